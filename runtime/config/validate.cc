@@ -176,24 +176,43 @@ class Validator {
     if (parallel.shard) {
       keys.insert(keys.begin(), "parallel.shard");
       Require(*parallel.shard * others == world, keys,
-              "shard * replicate{} must be the world, {} ranks; shard may be left out", splits,
-              world);
+              "shard * replicate{} must be the world, {} ranks, not {}; shard may be left out{}",
+              splits, world, *parallel.shard * others,
+              world % others == 0 ? fmt::format(", or {}", world / others) : "");
     } else {
-      Require(world % others == 0, keys, "{}must divide the world, {} ranks",
-              splits.empty() ? "" : fmt::format("replicate{} ", splits), world);
+      Require(world % others == 0, keys,
+              "{}must divide the world, {} ranks, as {} would; {} does not",
+              splits.empty() ? "" : fmt::format("replicate{} ", splits), world,
+              NearestThat(others, world, [&](int64_t n) { return world % n == 0; }), others);
     }
   }
 
   // Two equal chunks of each sequence on each rank.
   void Context() {
-    const int64_t chunks = 2 * config_.parallel.context, length = config_.model.seq_len;
+    const int64_t ranks = config_.parallel.context, chunks = 2 * ranks,
+                  length = config_.model.seq_len;
     if (length % chunks == 0) return;
     const int64_t below = length / chunks * chunks;
     Require(false, {"parallel.context", "model.seq_len"},
             "sequences are cut into {} equal chunks, two for each rank of context, and {} is no "
-            "multiple of that; {} would be{}",
+            "multiple of that; seq_len {} would be{}. With seq_len {}, context {}",
             chunks, length, below + chunks,
-            below > 0 ? fmt::format(", and so would {}", below) : "");
+            below > 0 ? fmt::format(", and so would {}", below) : "", length,
+            length % 2 == 0 ? fmt::format("can be {}", NearestThat(ranks, length / 2,
+                                                                   [&](int64_t n) {
+                                                                     return length % (2 * n) == 0;
+                                                                   }))
+                            : "must be 1");
+  }
+
+  // "2 or 4": the nearest numbers from 1 to `most` on either side of `n` that `serve`. 1 does.
+  template <class F>
+  static std::string NearestThat(int64_t n, int64_t most, F&& serve) {
+    int64_t below = std::min(n - 1, most), above = n + 1;
+    while (below > 1 && !serve(below)) --below;
+    while (above <= most && !serve(above)) ++above;
+    if (above > most) return fmt::format("{}", std::max<int64_t>(below, 1));
+    return below < 1 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
   }
 
   void Sharding() {

@@ -177,7 +177,7 @@ class ModelValidator {
   // Why the blocks cannot be split over so many ranks; "": they can.
   std::string WhyNotSplit(int64_t ranks) const {
     const auto divides = [&](const char* key, int64_t value) {
-      return value % ranks == 0 ? "" : fmt::format("{} {} ", key, value);
+      return value % ranks == 0 ? "" : fmt::format("{} {}, ", key, value);
     };
     std::string why;
     if (model_.Has('*')) {
@@ -194,8 +194,10 @@ class ModelValidator {
     if (model_.Has('E') && model_.moe.shared_ffn)
       why += divides("model.moe.shared_ffn", *model_.moe.shared_ffn);
     const int64_t context = config_.parallel.context, strips = config_.parallel.tensor_strips;
-    if (ranks > 1 && model_.seq_len / context % (ranks * strips) != 0)
-      why += fmt::format("model.seq_len {}{}{} ", model_.seq_len,
+    // What context does not divide is told by itself.
+    const int64_t rows = model_.seq_len % context == 0 ? model_.seq_len / context : 0;
+    if (ranks > 1 && rows % (ranks * strips) != 0)
+      why += fmt::format("model.seq_len {}{}{}, ", model_.seq_len,
                          context > 1 ? fmt::format(" over {} ranks of context", context) : "",
                          strips > 1 ? fmt::format(" in {} strips", strips) : "");
     return why;
@@ -225,7 +227,7 @@ class ModelValidator {
     Require(false, std::move(keys),
             "heads, hidden columns and rows are split over {} ranks, which do not divide {}; with "
             "this model tensor can be {}",
-            ranks, why.substr(0, why.size() - 1), possible);
+            ranks, why.substr(0, why.size() - 2), possible);
   }
 
   const Config& config_;

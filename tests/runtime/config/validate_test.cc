@@ -221,7 +221,24 @@ TEST_CASE("ranks along tensor divide all that they split", "[config][validate]")
        {{two, eight, "parallel.context=4"}, "", ""},
        {{"parallel.tensor=4", eight, "parallel.context=4"},
         "parallel.tensor",
-        "divide model.seq_len 8 over 4 ranks of context; with this model tensor can be 1, 2"}});
+        "divide model.seq_len 8 over 4 ranks of context; with this model tensor can be 1, 2"},
+       {{"parallel.tensor=5", "model.heads=9", "model.d_model=72"},
+        "parallel.tensor",
+        "divide model.heads 9, model.kv_heads 9, model.ffn 288, model.seq_len 1024; with"}});
+}
+
+TEST_CASE("two chunks of each sequence for each rank of context", "[config][validate]") {
+  const std::string three = "parallel.context=3", wide = "model.seq_len=24";
+  Check({{{three, wide}, "", ""},
+         {{three, "model.seq_len=32"},
+          "parallel.context",
+          "seq_len 36 would be, and so would 30. With seq_len 32, context can be 2 or 4"},
+         {{"parallel.context=9", "model.seq_len=12"},
+          "parallel.context",
+          "seq_len 18 would be. With seq_len 12, context can be 6"},
+         {{three, "model.seq_len=35"}, "parallel.context", "With seq_len 35, context must be 1"},
+         // One problem, and no other of rows that there would not be.
+         {{three, "model.seq_len=32", "parallel.tensor=4"}, "parallel.context", "is no multiple"}});
 }
 
 TEST_CASE("data needs a path, a vocabulary and a tokenizer that can be read",
@@ -288,10 +305,24 @@ TEST_CASE("shard times replicate is the world", "[config][validate]") {
   const ConfigContext six{.world = 6};
   Check({{{}, "", "", six},
          {{"parallel.replicate=2"}, "", "", six},
-         {{"parallel.replicate=4"}, "parallel.replicate", "divide the world, 6 ranks", six},
+         {{"parallel.replicate=4"},
+          "parallel.replicate",
+          "divide the world, 6 ranks, as 3 or 6 would; 4 does not",
+          six},
+         {{"parallel.replicate=7"}, "parallel.replicate", "as 6 would; 7 does not", six},
+         {{"parallel.replicate=2", "parallel.tensor=2"},
+          "parallel.replicate",
+          "replicate * tensor must divide the world, 6 ranks, as 3 or 6 would; 4 does not",
+          six},
          {{"parallel.shard=3", "parallel.replicate=2"}, "", "", six},
-         {{"parallel.shard=3"}, "parallel.shard", "world, 6 ranks", six},
-         {{"parallel.shard=6", "parallel.replicate=2"}, "parallel.shard", "world, 6 ranks", six},
+         {{"parallel.shard=3"},
+          "parallel.shard",
+          "world, 6 ranks, not 3; shard may be left out, or 6",
+          six},
+         {{"parallel.shard=6", "parallel.replicate=2"},
+          "parallel.shard",
+          "world, 6 ranks, not 12; shard may be left out, or 3",
+          six},
          {{"parallel.shard=3", "parallel.replicate=4"}, "", ""}});
   REQUIRE(ParallelConfig{.replicate = 2}.Shard(6) == 3);
 }
