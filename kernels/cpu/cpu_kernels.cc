@@ -17,6 +17,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/muon.h"
 #include "kernels/cpu/norm.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/cpu/rope.h"
 #include "kernels/cpu/route.h"
 #include "kernels/cpu/router_balance.h"

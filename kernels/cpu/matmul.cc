@@ -1,10 +1,12 @@
 #include "kernels/cpu/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/alike.h"
+#include "kernels/cpu/float8_values.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
@@ -13,13 +15,21 @@ namespace millrace::cpu {
 namespace {
 
 void Check(const MatmulOp<TensorView>& op) {
+  const bool scaled = op.scaling != Scaling::kNone;
   for (const auto& [view, name] : {std::pair{&op.a, "a"}, {&op.b, "b"}, {&op.out, "out"}}) {
-    CheckFloat(*view, name);
+    if (!scaled || view == &op.out)
+      CheckFloat(*view, name);
+    else
+      MR_CHECK(IsFloat8(view->dtype()), "{} is {}; scales go with FP8", name, Name(view->dtype()));
     MR_CHECK_EQ(view->layout.rank, 2, "rank of matmul's {}", name);
   }
   MR_CHECK_EQ(op.a.dim(1), op.b.dim(0), "matmul: columns of a, rows of b");
   MR_CHECK_EQ(op.a.dim(0), op.out.dim(0), "matmul: rows of a and out");
   MR_CHECK_EQ(op.b.dim(1), op.out.dim(1), "matmul: columns of b and out");
+  MR_CHECK(static_cast<bool>(op.a_scales) == scaled && static_cast<bool>(op.b_scales) == scaled,
+           "matmul: scales of both operands, or of none");
+  if (op.scaling == Scaling::kProduct)
+    MR_CHECK_EQ(op.a_scales.numel() * op.b_scales.numel(), 1, "scales of a scaled product");
   const bool with_bias = op.epilogue == Epilogue::kBias || op.epilogue == Epilogue::kBiasGelu;
   MR_CHECK_EQ(static_cast<bool>(op.bias), with_bias,
               "matmul: is there a bias, and does the epilogue add one");
@@ -32,14 +42,35 @@ void Check(const MatmulOp<TensorView>& op) {
              "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
 }
 
-// The part [row, row + rows) x [col, col + cols) of a view as a GEMM operand; bf16
-// is converted into `buffer`.
-Matrix Operand(const TensorView& v, int64_t row, int64_t rows, int64_t col, int64_t cols,
+// An operand of a product, of which GEMMs take parts.
+struct Factor {
+  const TensorView& view;
+  const TensorView* scales;  // null: its elements are payloads, or no FP8
+};
+Factor FactorA(const MatmulOp<TensorView>& op) {
+  return {op.a, op.scaling == Scaling::kOperands ? &op.a_scales : nullptr};
+}
+Factor FactorB(const MatmulOp<TensorView>& op) {
+  return {op.b, op.scaling == Scaling::kOperands ? &op.b_scales : nullptr};
+}
+
+// The part [row, row + rows) x [col, col + cols) of it as a GEMM operand; what is not f32 is
+// converted into `buffer`.
+Matrix Operand(const Factor& factor, int64_t row, int64_t rows, int64_t col, int64_t cols,
                float* buffer) {
+  const TensorView& v = factor.view;
   const Orientation o = OrientationOf(v.dim(0), v.dim(1), v.stride(0), v.stride(1));
   const int64_t offset = o.transposed ? col * o.ld + row : row * o.ld + col;
   if (v.dtype() == DType::kF32) return {v.as<float>() + offset, o.ld, o.transposed};
   const int64_t lines = o.transposed ? cols : rows, length = o.transposed ? rows : cols;
+  if (IsFloat8(v.dtype())) {
+    const Float8Values values(v, factor.scales);
+    for (int64_t i = 0; i < lines; ++i)
+      values.Line(v.as<uint8_t>() + offset + i * o.ld,
+                  o.transposed ? std::array{row, col + i} : std::array{row + i, col},
+                  o.transposed ? 0 : 1, length, buffer + i * length);
+    return {buffer, length, o.transposed};
+  }
   for (int64_t i = 0; i < lines; ++i)
     ConvertToFloat(v.as<BFloat16>() + offset + i * o.ld, buffer + i * length, length);
   return {buffer, length, o.transposed};
@@ -48,6 +79,10 @@ Matrix Operand(const TensorView& v, int64_t row, int64_t rows, int64_t col, int6
 // Everything after the product, for one row of a tile. `product` is changed.
 void Finish(const MatmulOp<TensorView>& op, int64_t row, int64_t col, int64_t n, float* product) {
   float buffer[kChunk];
+  if (op.scaling == Scaling::kProduct) {
+    const double scale = double{*op.a_scales.as<float>()} * double{*op.b_scales.as<float>()};
+    for (int64_t i = 0; i < n; ++i) product[i] = static_cast<float>(product[i] * scale);
+  }
   if (op.bias) {
     const float* bias = Load(AsRow(op.bias), col, n, buffer);
 #pragma omp simd
@@ -87,7 +122,8 @@ class RowsAlike {
              "matmul: a is {}, for {} places; rows alike are overwritten, of rows of a",
              ToString(op.a.layout), op.places.numel());
     MR_CHECK(op.like_columns == 0 ||
-                 (first_ >= 0 && !op.bias && (op.b.dim(0) <= 1 || op.b.stride(0) == 1)),
+                 (first_ >= 0 && !op.bias && op.scaling == Scaling::kNone &&
+                  (op.b.dim(0) <= 1 || op.b.stride(0) == 1)),
              "matmul: b is {}, for columns from {} of {}", ToString(op.b.layout), first_,
              op.like_columns);
     Scratch scratch(op.scratch);
@@ -109,8 +145,9 @@ class RowsAlike {
                                begin - first_};
         for (int64_t depth = 0; depth < k; depth += tile_.k) {
           const int64_t depths = std::min(tile_.k, k - depth);
-          const Matrix b = part.count == cols ? Operand(op_.b, depth, depths, part.own, cols, b_)
-                                              : PartOfTile(part, depth, depths);
+          const Matrix b = part.count == cols
+                               ? Operand(FactorB(op_), depth, depths, part.own, cols, b_)
+                               : PartOfTile(part, depth, depths);
           for (const AlikeProduct& product :
                ProductsAlike(wanted, {cols, depths, b.transposed, depth > 0}))
             Multiply(product, row, depth, depths, b, cols);
@@ -167,11 +204,8 @@ class RowsAlike {
     if (depth > 0) std::fill_n(c_, product.tile_rows * cols, 0.0f);
     for (size_t i = 0; i < product.places.size(); ++i) {
       float* const to = a_ + product.places[i] * depths;
-      const Row from = RowAt(op_.a, row + product.rows[i]);
-      ForChunks(depths, [&](int64_t c, int64_t n) {
-        const float* values = Load(from, depth + c, n, to + c);
-        if (values != to + c) std::copy_n(values, n, to + c);
-      });
+      const Matrix from = Operand(FactorA(op_), row + product.rows[i], 1, depth, depths, to);
+      if (from.data != to) std::copy_n(from.data, depths, to);
       if (depth > 0)
         std::copy_n(sums_ + product.rows[i] * cols, cols, c_ + product.places[i] * cols);
     }
@@ -210,11 +244,11 @@ void Matmul(const MatmulOp<TensorView>& op, Stream&) {
       if (k == 0) Gemm(rows, cols, 0, 1.0f, {}, {}, 0.0f, c, ldc);
       for (int64_t depth = 0; depth < k; depth += tile.k) {
         const int64_t depths = std::min(tile.k, k - depth);
-        const Matrix a = Operand(op.a, row, rows, depth, depths, a_buffer);
-        if (row == 0 || tile.k < k) b = Operand(op.b, depth, depths, col, cols, b_buffer);
+        const Matrix a = Operand(FactorA(op), row, rows, depth, depths, a_buffer);
+        if (row == 0 || tile.k < k) b = Operand(FactorB(op), depth, depths, col, cols, b_buffer);
         Gemm(rows, cols, depths, 1.0f, a, b, depth == 0 ? 0.0f : 1.0f, c, ldc);
       }
-      if (in_place && op.epilogue == Epilogue::kNone) continue;
+      if (in_place && op.epilogue == Epilogue::kNone && op.scaling != Scaling::kProduct) continue;
       for (int64_t i = 0; i < rows; ++i) Finish(op, row + i, col, cols, c + i * ldc);
     }
   }

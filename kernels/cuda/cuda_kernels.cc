@@ -17,6 +17,7 @@
 #include "kernels/cuda/moe/router_bias.h"
 #include "kernels/cuda/norm/head_norm.h"
 #include "kernels/cuda/norm/norm.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample/sample.h"
 #include "kernels/cuda/step/muon.h"

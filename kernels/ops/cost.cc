@@ -175,6 +175,17 @@ int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
 }
 
+std::string WhyUnsupported(LinearEncoding encoding, Backend backend) {
+  if (backend == Backend::kCpu || encoding == LinearEncoding::kCompute) return "";
+  return "linears in FP8 are not on CUDA yet, CPUs have them";
+}
+
+std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend) {
+  if (!IsFloat8(op.out.layout.dtype))
+    return fmt::format("quantize to {}; e4m3 or e5m2 is allowed", Name(op.out.layout.dtype));
+  return WhyUnsupported(LinearEncoding::kFp8Block, backend);
+}
+
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
@@ -187,6 +198,13 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   if (op.epilogue == Epilogue::kGeluGrad && !op.pre)
     return "matmul with a GELU's gradient has no pre";
   const DType a = op.a.layout.dtype, b = op.b.layout.dtype;
+  const bool scaled = op.scaling != Scaling::kNone;
+  if (IsFloat8(a) != scaled || IsFloat8(b) != scaled || op.a_scales.present != scaled ||
+      op.b_scales.present != scaled)
+    return fmt::format("matmul of {} by {}: FP8 goes with FP8 and scales, others without", Name(a),
+                       Name(b));
+  if (scaled && backend == Backend::kCuda)
+    return WhyUnsupported(LinearEncoding::kFp8Block, backend);
   if (backend == Backend::kCuda && a != b)
     return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a),
                        Name(b));

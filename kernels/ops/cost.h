@@ -11,6 +11,7 @@
 #include "kernels/ops/attention_ops.h"
 #include "kernels/ops/cache_ops.h"
 #include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/fp8_ops.h"
 #include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
@@ -20,6 +21,7 @@
 #include "kernels/ops/sample_ops.h"
 #include "kernels/ops/shape.h"
 #include "kernels/ops/step_ops.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -57,6 +59,8 @@ int64_t MostHeadDim(Backend backend);
 
 // "" when the backend runs the op with these shapes and dtypes; else the
 // reason, naming value and limit.
+std::string WhyUnsupported(LinearEncoding encoding, Backend backend);  // of its ops
+std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend);
@@ -101,7 +105,7 @@ constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
   if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonPolynomialOp, MuonUpdateOp>) return 3;
   if (kIsOneOf<Op, MuonMomentumOp>) return 5;
-  if (kIsOneOf<Op, NormOp, HeadNormOp>) return 8;
+  if (kIsOneOf<Op, NormOp, HeadNormOp, QuantizeOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
   if (kIsOneOf<Op, MambaConvOp, MambaConvRowsOp>) return 30;
   if (kIsOneOf<Op, GatedNormOp>) return 30;

@@ -229,7 +229,8 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 
 // out[m,n] (=|+=) epilogue(sum over k of a[m,k] * b[k,n]).
 // a [M,K], b [K,N], out [M,N], any dtypes; one stride of each 2-D view is 1, so a transpose is a
-// view. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value
+// view. Instead a and b may both be FP8, with scales as fp8_ops.h says; then `scaling` is not
+// kNone. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value
 // before it. kGeluGrad: times the derivative of tanh-GELU at `pre`, which is read: the gradient
 // with respect to what went into a GELU. Nothing overlaps `pre`.
 // Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what
@@ -246,8 +247,12 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           then, and nothing is accumulated. CUDA multiplies as ever.
 //           like_columns > 0, beside like_rows: and column c those of column like_first + c of a
 //           product of so many columns; columns behind those are zero. b is a transpose then, and
-//           there is no bias.
+//           there are neither bias nor scales.
+// Scaling   kProduct: one scale of each operand, any f32; the f32 sum is over payloads and is then
+//           multiplied by both scales, in double with one rounding to f32. kOperands: scales are
+//           powers of two, so that payload * scale is exact in f32; sums are over these.
 enum class Rounding { kBackend, kOnce };
+enum class Scaling { kNone, kProduct, kOperands };
 struct MatmulAttrs {
   Epilogue epilogue = Epilogue::kNone;
   Update update = Update::kOverwrite;
@@ -256,6 +261,7 @@ struct MatmulAttrs {
   int64_t staged_bytes = 0;
   int64_t like_rows = 0, like_columns = 0;
   RankInt like_first;
+  Scaling scaling = Scaling::kNone;
   bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;
 };
@@ -263,11 +269,13 @@ template <class V>
 struct MatmulOp : MatmulAttrs {
   using Attrs = MatmulAttrs;
   static constexpr const char* kName = "matmul";
-  V a, b, bias, places, out, pre, scratch;
+  V a, b, a_scales, b_scales, bias, places, out, pre, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.a, Access::kRead, "a");
     f(s.b, Access::kRead, "b");
+    f(s.a_scales, Access::kRead, "a_scales");
+    f(s.b_scales, Access::kRead, "b_scales");
     f(s.bias, Access::kRead, "bias");
     f(s.places, Access::kRead, "places");
     f(s.out, Updated{s.update}, "out");

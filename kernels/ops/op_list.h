@@ -10,6 +10,7 @@
 #include "kernels/ops/attention_ops.h"
 #include "kernels/ops/cache_ops.h"
 #include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/fp8_ops.h"
 #include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
 #include "kernels/ops/model_ops.h"
@@ -29,6 +30,7 @@
   OP(NormGrad, norm_grad)                          \
   OP(HeadNorm, head_norm)                          \
   OP(HeadNormGrad, head_norm_grad)                 \
+  OP(Quantize, quantize)                           \
   OP(Matmul, matmul)                               \
   OP(ColumnSum, column_sum)                        \
   OP(RopeTable, rope_table)                        \

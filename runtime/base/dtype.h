@@ -1,4 +1,5 @@
-// Element types, and bfloat16 as storage: every computation on it happens in float.
+// Element types, and bfloat16 as storage: every computation on it happens in float. The formats of
+// 8 bits are float8.h's.
 #pragma once
 
 #include <bit>
@@ -8,11 +9,13 @@
 
 namespace millrace {
 
-enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kI64, kU8 };
+enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kI64, kU8, kE4M3, kE5M2 };
 
 constexpr int64_t Bytes(DType dtype) noexcept {
   switch (dtype) {
     case DType::kU8:
+    case DType::kE4M3:
+    case DType::kE5M2:
       return 1;
     case DType::kBF16:
       return 2;
@@ -40,13 +43,17 @@ constexpr std::string_view Name(DType dtype) noexcept {
       return "i64";
     case DType::kU8:
       return "u8";
+    case DType::kE4M3:
+      return "e4m3";
+    case DType::kE5M2:
+      return "e5m2";
   }
   return "?";
 }
 
 constexpr std::optional<DType> DTypeFromName(std::string_view name) noexcept {
-  for (const DType dtype :
-       {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64, DType::kU8})
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64,
+                            DType::kU8, DType::kE4M3, DType::kE5M2})
     if (Name(dtype) == name) return dtype;
   return std::nullopt;
 }
@@ -72,6 +79,10 @@ constexpr BFloat16 ToBFloat16(float value) noexcept {
   const uint32_t quiet_nan = (bits >> 16) | 0x40u;
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return BFloat16{static_cast<uint16_t>(is_nan ? quiet_nan : rounded)};
+}
+
+constexpr bool IsFloat8(DType dtype) noexcept {
+  return dtype == DType::kE4M3 || dtype == DType::kE5M2;
 }
 
 // out[i] = in[i] for i in [0, n). No overlap.

@@ -57,6 +57,13 @@ constexpr auto NamesOf(Recompute) {
   return internal::NameList<4>{"none", "norms", "block", "auto"};
 }
 
+// What the products of linears in block units multiply (kernels/ops/fp8_ops.h): operands in the
+// compute dtype; in FP8 with a scale per tensor; in FP8 with a scale per block along the sum.
+enum class LinearEncoding { kCompute, kFp8Tensor, kFp8Block };
+constexpr auto NamesOf(LinearEncoding) {
+  return internal::NameList<3>{"compute", "fp8_tensor", "fp8_block"};
+}
+
 enum class ModelFamily { kGpt2, kLlama, kQwen3, kQwen3Moe, kNemotronH };
 constexpr auto NamesOf(ModelFamily) {
   return internal::NameList<5>{"gpt2", "llama", "qwen3", "qwen3_moe", "nemotron_h"};

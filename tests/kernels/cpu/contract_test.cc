@@ -40,6 +40,8 @@ TEST_CASE("head_norm") { HeadNormContract(Cpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Cpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }
+TEST_CASE("quantize") { QuantizeContract(Cpu().subject); }
+TEST_CASE("matmul of FP8") { Float8MatmulContract(Cpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Cpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
 TEST_CASE("attention") { AttentionContract(Cpu().subject); }

@@ -1,6 +1,7 @@
 #include "tests/kernels/support/memory.h"
 
 #include "runtime/base/error.h"
+#include "runtime/base/float8.h"
 
 namespace millrace::test {
 
@@ -35,6 +36,9 @@ double Get(const TensorView& view, const Index& i) {
       return static_cast<double>(read(int64_t{}));
     case DType::kU8:
       return read(uint8_t{});
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return ValuesOf(view.dtype())[read(uint8_t{})];
   }
   return 0;
 }
@@ -58,6 +62,9 @@ void Set(const TensorView& view, const Index& i, double value) {
       return write(static_cast<int64_t>(value));
     case DType::kU8:
       return write(static_cast<uint8_t>(value));
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return write(ToFloat8(static_cast<float>(value), view.dtype()));
   }
 }
 
