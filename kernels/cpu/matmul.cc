@@ -121,9 +121,8 @@ class RowsAlike {
                  (op.a.dim(1) <= 1 || op.a.stride(1) == 1) && op.places.numel() == op.out.dim(0),
              "matmul: a is {}, for {} places; rows alike are overwritten, of rows of a",
              ToString(op.a.layout), op.places.numel());
-    MR_CHECK(op.like_columns == 0 ||
-                 (first_ >= 0 && !op.bias && op.scaling == Scaling::kNone &&
-                  (op.b.dim(0) <= 1 || op.b.stride(0) == 1)),
+    MR_CHECK(op.like_columns == 0 || (first_ >= 0 && !op.bias && op.scaling == Scaling::kNone &&
+                                      (op.b.dim(0) <= 1 || op.b.stride(0) == 1)),
              "matmul: b is {}, for columns from {} of {}", ToString(op.b.layout), first_,
              op.like_columns);
     Scratch scratch(op.scratch);

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
+#include "runtime/base/float8.h"
 #include "runtime/base/step_scalars.h"
 
 namespace millrace {
@@ -35,6 +36,9 @@ double ValueAt(const std::byte* data, DType dtype, int64_t element) {
       std::memcpy(&value, &wide, sizeof value);
       return value;
     }
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return ValuesOf(dtype)[static_cast<uint8_t>(*at)];
     default:
       return 0;
   }

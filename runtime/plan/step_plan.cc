@@ -122,6 +122,11 @@ std::string AttributesText(const KernelOp& op) {
         if constexpr (requires { typed.pitch; })
           add(fmt::format("pitch={} first={} begin={}", typed.pitch, typed.first,
                           typed.begin.base));
+        if constexpr (requires { typed.a_scales; })
+          if (typed.scaling != Scaling::kNone)
+            add(fmt::format("scaling={}", static_cast<int>(typed.scaling)));
+        if constexpr (requires { typed.scale_rounding; })
+          add(fmt::format("scale_rounding={}", static_cast<int>(typed.scale_rounding)));
         if constexpr (requires { typed.kind; })
           add(fmt::format("kind={}", static_cast<int>(typed.kind)));
         if constexpr (requires { typed.direction; })

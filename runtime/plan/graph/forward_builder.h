@@ -36,6 +36,7 @@ class ForwardBuilder {
   void KeepCaches(const CacheShape& cache);
 
   void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
+  void EncodeLinears(LinearEncoding encoding) { linears_ = encoding; }  // of block units
   void SetDocuments(ValueId documents) { graph_.documents = documents; }  // of later nodes
   SemanticGraph Finish() &&;
 
@@ -50,6 +51,11 @@ class ForwardBuilder {
   // A state of a graph with caches, the same for each call with its name. kHostState or kCache.
   ValueId State(const std::string& name, ValueRole role, DType dtype, std::vector<int64_t> dims);
   DType compute() const { return compute_; }
+  // Of linears in the unit begun last.
+  LinearEncoding linears() const {
+    const bool block = graph_.IsBlock(static_cast<size_t>(unit_.value));
+    return block ? linears_ : LinearEncoding::kCompute;
+  }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
   // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal
   // strips. Empty: each has all, as of a graph with caches, whose rows may be fewer than ranks.
@@ -103,6 +109,7 @@ class ForwardBuilder {
  private:
   ModelSpec spec_;
   DType compute_, norm_params_;
+  LinearEncoding linears_ = LinearEncoding::kCompute;
   SemanticGraph graph_;
   UnitId unit_;
   std::vector<const ParamSpec*> params_;                // by ParamId, into spec_

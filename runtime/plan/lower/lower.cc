@@ -38,6 +38,7 @@ View InOneRow(View view) {
 
 void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops) {
   ops_ = &ops;
+  quantized_.ForgetWeights(graph_);
   for (const Step& step : steps) {
     MR_CHECK(step.node->kind->lower != nullptr, "node {}: {} has no lowering", step.node->label,
              step.node->kind->name);

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/plan/lower/fusion.h"
 #include "runtime/plan/lower/lower.h"
+#include "runtime/plan/lower/quantized.h"
 #include "runtime/plan/lower/value_storage.h"
 
 namespace millrace {
@@ -29,6 +30,7 @@ class Lowering {
   const SemanticGraph& graph() const { return graph_; }
   const LowerOptions& options() const { return options_; }
   ValueStorage& storage() { return storage_; }
+  QuantizedViews& quantized() { return quantized_; }
 
   // Appends an op of `node`. Error(kConfig) naming it when the backend cannot run it.
   template <template <class> class Op>
@@ -60,6 +62,7 @@ class Lowering {
   const LowerOptions& options_;
   FusedGraph fused_;
   ValueStorage storage_;
+  QuantizedViews quantized_;
   Program program_;
   std::vector<ProgramOp>* ops_ = nullptr;  // the section being written
 };

@@ -12,6 +12,10 @@
 namespace millrace {
 namespace {
 
+LinearEncoding EncodingOf(const Node& node) {
+  return node.attrs.has_value() ? Attrs<LinearEncoding>(node) : LinearEncoding::kCompute;
+}
+
 // A weight gradient comes before the input gradient: it is the last reader of the saved input, and
 // the sooner it lands the sooner its unit's reduction can begin.
 //
@@ -63,8 +67,8 @@ void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   MatmulOp<View> op;
-  op.a = storage.Read(node.inputs[0]);
-  op.b = Transposed(storage.Read(node.inputs[1]));
+  SetFactors(l, node, EncodingOf(node), {.value = node.inputs[0]},
+             {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
   op.bias = storage.Read(node.inputs[2]);
   LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
   if (step.absorbed) {
@@ -83,8 +87,8 @@ void LowerGradInput(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   MatmulOp<View> op;
-  op.a = storage.Read(node.inputs[0]);
-  op.b = storage.Read(node.inputs[1]);
+  SetFactors(l, node, EncodingOf(node), {.value = node.inputs[0], .kind = Factor::Kind::kGradient},
+             {.value = node.inputs[1], .kind = Factor::Kind::kWeight}, &op);
   if (step.absorbed) {
     op.epilogue = Epilogue::kGeluGrad;
     op.pre = storage.Read(step.absorbed->inputs[0]);
@@ -98,8 +102,9 @@ void LowerGradInput(Lowering& l, const Step& step) {
 void LowerGradWeight(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   MatmulOp<View> op;
-  op.a = Transposed(l.storage().Read(node.inputs[0]));
-  op.b = l.storage().Read(node.inputs[1]);
+  SetFactors(l, node, EncodingOf(node),
+             {.value = node.inputs[0], .kind = Factor::Kind::kGradient, .transposed = true},
+             {.value = node.inputs[1]}, &op);
   op.out = l.storage().Grad(node.grads[0], op.update);
   op.rounding = Rounding::kOnce;  // the planner may put a temporary in place of the gradient
   l.Push(op, node);
@@ -150,7 +155,9 @@ ValueId Linear(ForwardBuilder& b, ValueId x, const std::string& weight, const st
              ToString(placement));
   const ValueId out =
       b.NewActivation(label, {b.RowsOf(x, label), width}, placement, b.value(weight_value).parts);
-  b.Push(kLinearNode, {x, weight_value, bias_value}, {out}, {}, label);
+  const LinearEncoding encoding = b.linears();
+  b.Push(kLinearNode, {x, weight_value, bias_value}, {out},
+         encoding == LinearEncoding::kCompute ? std::any() : std::any(encoding), label);
   return out;
 }
 

@@ -5,6 +5,9 @@
 // kLinearGradWeightNode  in: d_y, x                   grad: weight
 // kBiasGradNode          in: d_y                      grad: bias
 //
+// In FP8 where ForwardBuilder::linears says so: attrs LinearEncoding, none for
+// kCompute. Biases and their gradients are as ever.
+//
 // One op with a product computes the GELU of its result; one with d_x the gradient of the GELU
 // that x is.
 #pragma once

@@ -1,0 +1,63 @@
+// FP8 operands of linears while a graph is lowered: payload and scales of a value, in the form that
+// a product needs, made by a quantize op where the form is first asked for and shared by whoever
+// asks later. What a forward made is there for its backward; but weights, which are gathered again,
+// are quantized again, and so is what is computed again.
+//
+//              scales                                          activations, weights   gradients
+// kFp8Tensor   one of all that the rank has                    e4m3                   e5m2
+// kFp8Block    powers of two: of 128 elements along the sum;   e4m3                   e4m3
+//              of a weight, of 128 x 128
+//
+// The formats are those of NVIDIA's recipes (Float8CurrentScaling, Float8BlockScaling): gradients
+// need e5m2's range only where a whole tensor shares a scale.
+#pragma once
+
+#include <compare>
+#include <map>
+
+#include "runtime/base/policies.h"
+#include "runtime/plan/graph/semantic_graph.h"
+
+namespace millrace {
+
+class Lowering;
+
+// One operand of a product: a value, or its transpose.
+struct Factor {
+  enum class Kind { kActivation, kGradient, kWeight };
+  ValueId value;
+  Kind kind = Kind::kActivation;
+  bool transposed = false;
+};
+
+struct QuantizedView {
+  View payload, scales;
+};
+
+class QuantizedViews {
+ public:
+  // Along which of its dims products sum it.
+  enum class Along { kColumns, kRows, kEither };
+  struct Form {
+    ValueId value;
+    DType dtype;
+    Along along;
+    auto operator<=>(const Form&) const = default;
+  };
+
+  QuantizedView& operator[](const Form& form) { return made_[form]; }
+  void ForgetWeights(const SemanticGraph& graph) {
+    std::erase_if(made_, [&](const auto& made) {
+      return graph.value(made.first.value).role == ValueRole::kParam;
+    });
+  }
+
+ private:
+  std::map<Form, QuantizedView> made_;
+};
+
+// Sets a, b and, where they are FP8, what goes with them of a product of `node`.
+void SetFactors(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& a,
+                const Factor& b, MatmulOp<View>* product);
+
+}  // namespace millrace
