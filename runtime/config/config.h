@@ -82,6 +82,7 @@ struct PrecisionConfig {
   Format compute = Format::kFp32;
   Format master = Format::kFp32;
   Norms norms = Norms::kFp32;
+  LinearEncoding linear = LinearEncoding::kCompute;
   Format grad_accumulate = Format::kFp32;
   Format grad_wire = Format::kFp32;
   bool operator==(const PrecisionConfig&) const = default;

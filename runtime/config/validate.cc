@@ -24,6 +24,7 @@ class Validator {
     ValidateModel(config_, &problems_);
     if (context_.needs_data) Data();
     Documents();
+    Precision();
     Batch();
     Schedule();
     Muon();
@@ -104,6 +105,17 @@ class Validator {
     Require(config_.model.mtp.depth == 0, {"data.document_mask", "model.mtp.depth"},
             "blocks that predict further would look into other documents; with model.mtp.depth 0 "
             "documents can be masked");
+  }
+
+  void Precision() {
+    const LinearEncoding linear = config_.precision.linear;
+    Require(linear == LinearEncoding::kCompute || config_.parallel.tensor == 1,
+            {"precision.linear", "parallel.tensor"},
+            "weights that ranks split are not in FP8 yet; with parallel.tensor 1 they can be");
+    Require(linear != LinearEncoding::kFp8Tensor || !config_.data.document_mask,
+            {"precision.linear", "data.document_mask"},
+            "a scale of a whole tensor lets documents of one row change each other's bits; "
+            "fp8_block and compute keep them apart");
   }
 
   void Batch() {

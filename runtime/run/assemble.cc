@@ -57,6 +57,12 @@ std::vector<KnownPlan> Selected(const Config& config, const ModelShape& shape, B
   size_t found = 0;
   const auto add = [&](const KnownPlan& known) {
     if (!is_selected(known.name)) return;
+    const bool scores =
+        known.head == HeadMode::kTokenLosses || known.head == HeadMode::kTokenScores;
+    MR_REQUIRE(
+        ErrorCode::kConfig, !scores || config.precision.linear != LinearEncoding::kFp8Tensor,
+        "precision.linear is fp8_tensor, whose scales make the score of a text depend on the "
+        "texts beside it; fp8_block and compute are allowed");
     selected.push_back(known);
     ++found;
   };
@@ -91,6 +97,7 @@ SemanticGraph ForwardFor(const Config& config, const Model& model, const Precisi
       known.cache ? BatchShape{1, known.rows}
                   : BatchShape{batch, config.model.seq_len, config.parallel.tensor_strips};
   ForwardBuilder builder(model.spec(), shape, precision.compute, precision.norm_params, mesh);
+  builder.EncodeLinears(config.precision.linear);
   if (known.cache) builder.KeepCaches(*known.cache);
   model.EmitForward(builder, known.head);
   return std::move(builder).Finish();
@@ -112,9 +119,12 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                           traits.device_arena_bytes});
 }
 
-// Which heads are too wide depends on whose kernels run them, so that the configuration alone does
-// not know.
+// Which heads are too wide, and whether there is FP8, depends on whose kernels run them, so that
+// the configuration alone does not know.
 std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
+  const std::string why_not = WhyUnsupported(config.precision.linear, backend);
+  MR_REQUIRE(ErrorCode::kConfig, why_not.empty(), "precision.linear is {}; {}; compute is allowed",
+             Name(config.precision.linear), why_not);
   const int64_t head_dim = config.model.HeadDim(), most = MostHeadDim(backend);
   MR_REQUIRE(ErrorCode::kConfig, !config.model.Has('*') || head_dim <= most,
              "{} is {}; at most {} on {}",

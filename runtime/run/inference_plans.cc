@@ -35,6 +35,10 @@ std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend b
         "parallel.experts_over_tensor is true and parallel.tensor {}; generating with caches takes "
         "experts that each rank along tensor has: false",
         parallel.tensor);
+  if (config.precision.linear == LinearEncoding::kFp8Tensor)
+    return "precision.linear is fp8_tensor, whose scales make a sequence depend on those beside "
+           "it; "
+           "generating with caches takes fp8_block or compute";
   if (!IsExact(config, model, backend)) return "";
   if (backend != Backend::kCpu)
     return "inference.exact is true, which GPUs do not give; allowed is false, or null";

@@ -62,6 +62,7 @@ const char* const kPromised[] = {
     "precision.compute",
     "precision.master",
     "precision.norms",
+    "precision.linear",
     "precision.grad_accumulate",
     "precision.grad_wire",
     "sharding.reshard",

@@ -327,6 +327,24 @@ TEST_CASE("shard times replicate is the world", "[config][validate]") {
   REQUIRE(ParallelConfig{.replicate = 2}.Shard(6) == 3);
 }
 
+TEST_CASE("linears in FP8 are refused with what they cannot be beside", "[config][validate]") {
+  const ConfigContext two{.world = 2};
+  for (const std::string fp8 : {"precision.linear=fp8_tensor", "precision.linear=fp8_block"}) {
+    REQUIRE(Problems({kSynthetic}, {fp8}, two).empty());
+    const auto problems = Problems({kSynthetic}, {fp8, "parallel.tensor=2"}, two);
+    REQUIRE(problems.size() == 1);
+    REQUIRE(problems[0].find("with parallel.tensor 1 they can be") != std::string::npos);
+    const auto documents =
+        Problems({kSynthetic}, {fp8, "data.document_mask=true", "data.end_of_document=0"}, two);
+    const bool tensor = fp8.ends_with("tensor");
+    REQUIRE(std::any_of(documents.begin(), documents.end(), [](const std::string& problem) {
+              return problem.find("fp8_block and compute keep them apart") != std::string::npos;
+            }) == tensor);
+  }
+  REQUIRE(Problems({kSynthetic}, {"precision.linear=compute", "parallel.tensor=2"}, two).empty());
+  REQUIRE(Problems({kSynthetic}, {"precision.linear=fp8"}).size() == 1);
+}
+
 TEST_CASE("a pipeline is refused by name", "[config][validate]") {
   REQUIRE(Problems({kSynthetic}, {"parallel.pipe=1"}).empty());
   REQUIRE(Problems({kSynthetic}, {"parallel.pipe=2"}) ==

@@ -1,0 +1,258 @@
+// Training and inference with linears in FP8: no option changes a bit, generation has training's
+// bits, and what cannot be promised is refused.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/run/inference_plans.h"
+#include "runtime/run/score.h"
+#include "tests/system/cached_sequences.h"
+#include "tests/system/options.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr LinearEncoding kEncodings[] = {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block};
+using Family = ModelConfig::Family;
+
+Base Float8Base(Family family, LinearEncoding linear, Precision precision, int world,
+                int64_t accumulate) {
+  Base base = MakeBase(family, family == Family::kGpt2, precision, world, accumulate);
+  base.trial.config.precision.linear = linear;
+  base.name += std::string(", ") + std::string(Name(linear));
+  return base;
+}
+
+// Sizes past a block of 128 in each direction, and no multiple of it.
+void Widen(Config& config) {
+  config.model.d_model = 132;
+  config.model.heads = 3;
+  config.model.head_dim = 44;
+  config.model.kv_heads = config.model.family == Family::kGpt2 ? 3 : 1;
+  config.model.ffn = 140;
+  config.model.seq_len = 50;
+  config.train.micro_batch = 3;
+}
+
+void CheckOptions(const Base& base) {
+  INFO(base.name);
+  const Outcome reference = RunTrial(base.trial);
+  REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
+  RequireCounters(base.trial, reference);
+  Trial compute = base.trial;
+  compute.config.precision.linear = LinearEncoding::kCompute;
+  const Outcome plain = RunTrial(compute);
+  CHECK(plain.Bits() != reference.Bits());
+  CHECK(plain.plan_hash != reference.plan_hash);
+  for (const Option& option : BitwiseOptions()) {
+    INFO(option.name);
+    Trial trial = base.trial;
+    option.set(trial);
+    if (!Valid(trial)) continue;
+    const Outcome outcome = RunTrial(trial);
+    CHECK(outcome.Bits() == reference.Bits());
+    RequireCounters(trial, outcome);
+    if (!option.applies(trial)) continue;
+    CHECK((outcome.plan_hash != reference.plan_hash) == (option.reach != Reach::kRun));
+    CHECK(option.governs(outcome) != option.governs(reference));
+  }
+}
+
+TEST_CASE("linears in FP8: no option changes a bit, on one to three ranks", "[fp8]") {
+  for (const LinearEncoding linear : kEncodings)
+    for (const Family family : {Family::kGpt2, Family::kLlama})
+      for (const int world : {1, 2, 3})
+        CheckOptions(Float8Base(family, linear, world == 2 ? Precision::kFp32 : Precision::kBf16All,
+                                world, 3));
+}
+
+TEST_CASE("linears in FP8, larger than a block: no option changes a bit", "[fp8]") {
+  for (const LinearEncoding linear : kEncodings) {
+    Base base = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+    Widen(base.trial.config);
+    base.trial.steps = 2;
+    CheckOptions(base);
+  }
+}
+
+// Of a body, by what they quantize.
+std::map<std::string, int> Quantized(const StepPlan& plan, Phase phase) {
+  std::map<std::string, int> count;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops)
+      if (body.phase == phase && std::holds_alternative<QuantizeOp<View>>(op.op))
+        ++count[op.label.substr(op.label.rfind(':') + 1)];
+  return count;
+}
+
+TEST_CASE("each form of an operand is quantized once", "[fp8]") {
+  using Count = std::map<std::string, int>;
+  for (const LinearEncoding linear : kEncodings) {
+    Base base = Float8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
+    const int linears = 4 * static_cast<int>(base.trial.config.model.layers);
+    const AssembledRun run = PlanOf(base.trial);
+    const StepPlan& plan = run.plans.Of("train");
+    CHECK(Quantized(plan, Phase::kForward) ==
+          Count{{"quantize_x", linears}, {"quantize_weight", linears}});
+    // A payload with one scale is its own transpose; blocks along rows are another form.
+    if (linear == LinearEncoding::kFp8Tensor)
+      CHECK(Quantized(plan, Phase::kBackward) ==
+            Count{{"quantize_d_y", linears}, {"quantize_weight", linears}});
+    else
+      CHECK(Quantized(plan, Phase::kBackward) == Count{{"quantize_d_y", 2 * linears},
+                                                       {"quantize_x", linears},
+                                                       {"quantize_weight", linears}});
+  }
+}
+
+// The golden runs cannot tell: powers of two move no number that is in the format's normal range.
+TEST_CASE("blocks lie along what a product sums, and those of weights are square", "[fp8]") {
+  Base base = Float8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  Widen(base.trial.config);
+  const auto dims = [](const View& view) {
+    return std::pair{view.layout.dims[0], view.layout.dims[1]};
+  };
+  const auto blocks = [](int64_t n) { return (n + 127) / 128; };
+  int forward = 0, d_input = 0, d_weight = 0;
+  const AssembledRun run = PlanOf(base.trial);
+  for (const Body& body : run.plans.Of("train").bodies)
+    for (const PlanOp& op : body.ops) {
+      const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+      if (product == nullptr || product->scaling == Scaling::kNone) continue;
+      INFO(op.label);
+      const auto [m, k] = dims(product->a);
+      const int64_t n = product->b.layout.dims[1];
+      CHECK(dims(product->a_scales) == std::pair{m, blocks(k)});
+      const bool weight_grad = op.label.ends_with(":d_weight");
+      CHECK(dims(product->b_scales) == std::pair{blocks(k), weight_grad ? n : blocks(n)});
+      if (weight_grad) CHECK(k == 150);  // rows of a microbatch
+      ++(weight_grad ? d_weight : op.label.ends_with(":d_input") ? d_input : forward);
+    }
+  const int linears = 4 * static_cast<int>(base.trial.config.model.layers);
+  CHECK(forward == linears);
+  CHECK(d_input == linears);
+  CHECK(d_weight == linears);
+}
+
+TEST_CASE("ranks that share sequences or have experts of their own train with linears in FP8",
+          "[fp8]") {
+  for (const LinearEncoding linear : kEncodings) {
+    Base context = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+    context.trial.config.model.seq_len = 12;
+    context.trial.config.parallel.context = 2;
+    Base experts = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+    MakeExperts(experts, 2);
+    for (const Base& base : {context, experts}) {
+      INFO(base.name);
+      REQUIRE(Valid(base.trial));
+      const Outcome reference = RunTrial(base.trial);
+      Trial checked = base.trial;
+      checked.config.execution.checked = true;
+      checked.config.memory.recompute = Recompute::kBlock;
+      CHECK(RunTrial(checked).Bits() == reference.Bits());
+      Trial compute = base.trial;
+      compute.config.precision.linear = LinearEncoding::kCompute;
+      const Outcome plain = RunTrial(compute);
+      CHECK(plain.Bits() != reference.Bits());
+      for (size_t step = 0; step < plain.scalars.size(); ++step)
+        CHECK(reference.scalars[step].loss == Approx(plain.scalars[step].loss).epsilon(0.02));
+    }
+  }
+}
+
+TEST_CASE("with FP8 in blocks, prefill and decode have the training forward's bits", "[fp8]") {
+  for (const Family family : {Family::kGpt2, Family::kLlama, Family::kNemotronH})
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+      Trial trial = GeneratingTrial(family, precision);
+      trial.config.precision.linear = LinearEncoding::kFp8Block;
+      static_cast<void>(RequireLogits(trial));
+    }
+}
+
+TEST_CASE("with FP8 in blocks, a sequence's score does not depend on those beside it", "[fp8]") {
+  Base base = Float8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  Widen(base.trial.config);
+  const Config& config = base.trial.config;
+  base.trial.plans = {"train", "eval", "score"};
+  const int64_t window = config.model.seq_len + 1;
+  RunEngines(base.trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(7);
+    std::vector<int32_t> tokens = BatchOf(config, 1, 0, 0);
+    const std::vector<double> together = TokenLosses(rank.engine, tokens);
+    double sum = 0;
+    for (const double loss : together) sum += loss;
+    MR_CHECK(sum == rank.engine.EvalLossSum(tokens), "scores sum to the loss of evaluation");
+    // The second alone: others are the same token over and over.
+    for (int64_t i = 0; i < config.train.micro_batch * window; ++i)
+      if (i / window != 1) tokens[static_cast<size_t>(i)] = 3;
+    const std::vector<double> alone = TokenLosses(rank.engine, tokens);
+    const auto begin = static_cast<std::ptrdiff_t>(config.model.seq_len), end = 2 * begin;
+    MR_CHECK(std::equal(together.begin() + begin, together.begin() + end, alone.begin() + begin),
+             "the second sequence's terms");
+    MR_CHECK(!std::equal(together.begin(), together.begin() + begin, alone.begin()),
+             "the first sequence is another");
+  });
+}
+
+std::string RefusalOf(const std::function<void()>& plan) {
+  try {
+    plan();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kConfig);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("what a scale of a whole tensor cannot promise is refused by name", "[fp8]") {
+  using Catch::Matchers::Contains;
+  Trial trial = GeneratingTrial(Family::kLlama, Precision::kBf16);
+  trial.config.precision.linear = LinearEncoding::kFp8Tensor;
+  CHECK_THAT(RefusalOf([&] { InferenceRun(trial); }),
+             Contains("precision.linear is fp8_tensor") && Contains("fp8_block or compute"));
+  for (const char* plan : {"score", "score_likeliest"}) {
+    trial.plans = {plan};
+    CHECK_THAT(RefusalOf([&] { PlanOf(trial); }),
+               Contains("precision.linear is fp8_tensor") && Contains("fp8_block and compute"));
+    trial.config.precision.linear = LinearEncoding::kFp8Block;
+    PlanOf(trial);
+    trial.config.precision.linear = LinearEncoding::kFp8Tensor;
+  }
+}
+
+TEST_CASE("on CUDA linears in FP8 are refused by name", "[fp8]") {
+  Trial trial = GeneratingTrial(Family::kLlama, Precision::kBf16);
+  BackendTraits cuda = TestRanks().Traits(1);
+  cuda.backend = Backend::kCuda;
+  for (const LinearEncoding linear : kEncodings) {
+    trial.config.precision.linear = linear;
+    const std::string why = RefusalOf([&] { Assemble(trial.config, 1, cuda, {"train"}); });
+    CHECK_THAT(why, Catch::Matchers::Contains("precision.linear is " + std::string(Name(linear))) &&
+                        Catch::Matchers::Contains("not on CUDA yet") &&
+                        Catch::Matchers::Contains("compute is allowed"));
+  }
+  trial.config.precision.linear = LinearEncoding::kCompute;
+  CHECK(RefusalOf([&] { Assemble(trial.config, 1, cuda, {"train"}); }) == "no error");
+}
+
+TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the update", "[fp8]") {
+  for (const LinearEncoding linear : kEncodings)
+    for (const float bad : {NAN, INFINITY}) {
+      const Base base = Float8Base(Family::kLlama, linear, Precision::kFp32, 1, 1);
+      RunEngines(base.trial, [&](RankContext& rank) {
+        rank.engine.InitWeights(7);
+        MR_CHECK(StepOn(rank, base.trial.config, 0).applied == 1, "a step of finite weights");
+        // Of a block: its largest parameters are matrices.
+        std::vector<float> shard = rank.engine.ReadShard("master", FlatId{1});
+        *std::max_element(shard.begin() + std::ssize(shard) / 2, shard.end()) = bad;
+        rank.engine.WriteShard("master", FlatId{1}, shard);
+        MR_CHECK(StepOn(rank, base.trial.config, 1).applied == 0, "a step with a {}", bad);
+      });
+    }
+}
+
+}  // namespace
+}  // namespace millrace::test
