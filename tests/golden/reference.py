@@ -62,7 +62,12 @@ def _split_heads(x, head_dim):
     return x.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
 
-def gpt2_logits(p, model, tokens, site=identity):
+def products(x, weights):
+    """x with each of several weights [out, in]; those that the trainer keeps fused come together."""
+    return [x @ w.T for w in weights]
+
+
+def gpt2_logits(p, model, tokens, site=identity, products=products):
     """tokens [B, T] to logits [B, T, vocab]. Linear weights are [in, out], as in GPT-2's own files."""
     p = {name: site(value) for name, value in p.items()}
 
@@ -70,7 +75,7 @@ def gpt2_logits(p, model, tokens, site=identity):
         return site(F.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], model["norm_eps"]))
 
     def linear(x, name):
-        return site(x @ p[name + ".weight"] + p[name + ".bias"])
+        return site(products(x, [p[name + ".weight"].T])[0] + p[name + ".bias"])
 
     x = site(p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][: tokens.shape[1]])
     for i in range(model["layers"]):
@@ -83,7 +88,7 @@ def gpt2_logits(p, model, tokens, site=identity):
     return site(norm(x, "transformer.ln_f") @ p["transformer.wte.weight"].T)
 
 
-def llama_logits(p, model, tokens, site=identity):
+def llama_logits(p, model, tokens, site=identity, products=products):
     """tokens [B, T] to logits [B, T, vocab]. Linear weights are [out, in]. qwen3: with norms of query and key heads."""
     p = {name: site(value) for name, value in p.items()}
     dtype = p["model.norm.weight"].dtype
@@ -94,8 +99,8 @@ def llama_logits(p, model, tokens, site=identity):
     def norm(x, name):
         return site(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + model["norm_eps"]) * p[name + ".weight"])
 
-    def linear(x, name):
-        return site(x @ p[name + ".weight"].T)
+    def linears(x, *names):
+        return [site(y) for y in products(x, [p[name + ".weight"] for name in names])]
 
     def rotate(x):  # the pair of element i is element i + head_dim / 2
         a, b = x.chunk(2, -1)
@@ -105,16 +110,17 @@ def llama_logits(p, model, tokens, site=identity):
     for i in range(model["layers"]):
         block = f"model.layers.{i}."
         y = norm(x, block + "input_layernorm")
-        q, k, v = (_split_heads(linear(y, f"{block}self_attn.{n}_proj"), model["head_dim"]) for n in "qkv")
+        q, k, v = (_split_heads(z, model["head_dim"])
+                   for z in linears(y, *(f"{block}self_attn.{n}_proj" for n in "qkv")))
         if model["family"] in ("qwen3", "qwen3_moe"):
             q, k = norm(q, block + "self_attn.q_norm"), norm(k, block + "self_attn.k_norm")
-        x = site(x + linear(_attention(rotate(q), rotate(k), v, site), block + "self_attn.o_proj"))
+        x = site(x + linears(_attention(rotate(q), rotate(k), v, site), block + "self_attn.o_proj")[0])
         y = norm(x, block + "post_attention_layernorm")
         if model["family"] == "qwen3_moe":
             x = site(x + qwen3_experts(p, block + "mlp.", y, model["moe"], site))
             continue
-        z = site(F.silu(linear(y, block + "mlp.gate_proj")) * linear(y, block + "mlp.up_proj"))
-        x = site(x + linear(z, block + "mlp.down_proj"))
+        gate, up = linears(y, block + "mlp.gate_proj", block + "mlp.up_proj")
+        x = site(x + linears(site(F.silu(gate) * up), block + "mlp.down_proj")[0])
     head = p["model.embed_tokens.weight" if model["tied"] else "lm_head.weight"]
     return site(norm(x, "model.norm") @ head.T)
 

@@ -29,8 +29,9 @@ struct Golden {
   nlohmann::json json;          // golden.json
   std::vector<int32_t> tokens;  // [steps, batch, seq + 1]
   std::vector<double> logits;   // [batch, seq, vocab] of step 0, before any update
-  Tensors grads;                // of step 0's loss
-  Tensors params;               // after all steps
+  // Not of the models of make_fp8.py, whose `encodings` have theirs.
+  Tensors grads;   // of step 0's loss
+  Tensors params;  // after all steps
   int64_t steps = 0, batch = 0, seq = 0, vocab = 0;
 
   std::string Hf() const { return folder + "/hf"; }
@@ -66,6 +67,22 @@ void RunSessions(const LoadedConfig& config, int world, const PlanSelection& pla
 
 // One step of the golden batch `step` on this rank.
 StepScalars StepOn(Session& session, const Golden& golden, const Spread& spread, int64_t step);
+
+// Of the batch of step 0 whatever the weights: of each position, as generation has them.
+std::vector<double> AllLogits(Session& session, const Golden& golden);
+
+struct FirstStep {
+  std::vector<double> logits;
+  Tensors grads;
+};
+FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets);
+
+struct Trajectory {
+  std::vector<double> loss, grad_norm, lr;
+  Tensors params;
+};
+Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
+                         const std::vector<std::string>& sets);
 
 // Logical tensors of the session under their Hugging Face names. A collective.
 Tensors HuggingFaceState(Session& session, std::string_view kind);

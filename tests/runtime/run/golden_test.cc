@@ -13,9 +13,14 @@
 namespace millrace {
 namespace {
 
+using test::AllLogits;
+using test::FirstStep;
 using test::Golden;
+using test::RunFirstStep;
+using test::RunTrajectory;
 using test::Spread;
 using test::Tensors;
+using test::Trajectory;
 
 // The largest difference of one tensor, and what is allowed.
 struct Difference {
@@ -124,61 +129,6 @@ std::vector<Difference> CompareParams(const Golden& golden, Tensors params) {
                            1e-5 * unit_max.at(golden.json["unit"][name])});
   }
   return differences;
-}
-
-std::vector<double> AllLogits(Session& session, const Golden& golden) {
-  std::vector<double> logits;
-  for (int64_t row = 0; row < golden.batch; ++row) {
-    const auto tokens = golden.Row(0, row).first(static_cast<size_t>(golden.seq));
-    for (int64_t position = 0; position < golden.seq; ++position) {
-      const std::vector<float> next = session.engine().Logits(tokens, position, golden.vocab);
-      logits.insert(logits.end(), next.begin(), next.end());
-    }
-  }
-  return logits;
-}
-
-struct FirstStep {
-  std::vector<double> logits;
-  Tensors grads;
-};
-
-// beta1 = 0 and no clipping make Adam's first moment the gradient itself, bit
-// for bit: m = 0 * m + 1 * g.
-FirstStep RunFirstStep(const Golden& golden, const Spread& spread, std::vector<std::string> sets) {
-  for (const char* set : {"optimizer.betas=[0,0.95]", "optimizer.clip=0"}) sets.push_back(set);
-  FirstStep result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {"train", "generate"},
-                    [&](Session& session) {
-                      const std::vector<double> logits = AllLogits(session, golden);
-                      test::StepOn(session, golden, spread, 0);
-                      const Tensors grads = test::HuggingFaceState(session, "adam_m");
-                      if (session.rank() == 0) result = {logits, grads};
-                    });
-  return result;
-}
-
-struct Trajectory {
-  std::vector<double> loss, grad_norm, lr;
-  Tensors params;
-};
-
-Trajectory RunTrajectory(const Golden& golden, const Spread& spread,
-                         const std::vector<std::string>& sets) {
-  Trajectory result;
-  test::RunSessions(test::GoldenConfig(golden, spread, sets), spread.world(), {"train"},
-                    [&](Session& session) {
-                      Trajectory mine;
-                      for (int64_t step = 0; step < golden.steps; ++step) {
-                        const StepScalars scalars = test::StepOn(session, golden, spread, step);
-                        mine.loss.push_back(scalars.loss);
-                        mine.grad_norm.push_back(scalars.grad_norm);
-                        mine.lr.push_back(scalars.lr);
-                      }
-                      mine.params = test::HuggingFaceState(session, "master");
-                      if (session.rank() == 0) result = mine;
-                    });
-  return result;
 }
 
 std::vector<Difference> PerStep(const std::string& what, const std::vector<double>& found,
