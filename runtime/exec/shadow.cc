@@ -13,7 +13,7 @@ AccessTable TableOf(const StepPlan& plan, const Mesh& mesh, int rank) {
   int accumulate = 1;
   for (const Entry& entry : plan.schedule) accumulate = std::max(accumulate, entry.microbatch + 1);
   Violations problems;
-  AccessTable table(plan, mesh, accumulate, rank, &problems);
+  AccessTable table(plan, mesh, accumulate, {rank}, &problems);
   MR_CHECK(problems.empty(), "{}", problems.front().message);
   return table;
 }

@@ -21,6 +21,7 @@
 
 #include "runtime/exec/arena_view.h"
 #include "runtime/plan/check/access_table.h"
+#include "runtime/plan/check/stay_tracker.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {

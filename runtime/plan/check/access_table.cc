@@ -6,18 +6,12 @@
 #include <iterator>
 #include <string>
 #include <unordered_map>
+#include <utility>
+
+#include "runtime/plan/check/stay_tracker.h"
 
 namespace millrace {
 namespace {
-
-// The live range that holds the position; end: none. They are ascending and disjoint.
-std::vector<Interval>::const_iterator LiveRangeAt(const PlanBuffer& buffer, int64_t position) {
-  const auto after =
-      std::upper_bound(buffer.live.begin(), buffer.live.end(), position,
-                       [](int64_t at, const Interval& live) { return at < live.begin; });
-  if (after == buffer.live.begin() || std::prev(after)->end <= position) return buffer.live.end();
-  return std::prev(after);
-}
 
 struct RawAccess {
   CellAccess access;
@@ -205,46 +199,160 @@ class OpScan {
   std::vector<Operand> operands_;  // of CheckAliases
 };
 
-}  // namespace
+// Sorted and disjoint.
+std::vector<ByteRange> Merged(std::vector<ByteRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  std::vector<ByteRange> merged;
+  for (const ByteRange& range : ranges)
+    if (merged.empty() || merged.back().end < range.begin)
+      merged.push_back(range);
+    else
+      merged.back().end = std::max(merged.back().end, range.end);
+  return merged;
+}
 
-AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
-                         Violations* problems) {
-  OpScan scan(plan, mesh, accumulate, rank, problems);
-  size_t ops = 0;
-  for (const Body& body : plan.bodies) ops += body.ops.size();
-  std::vector<ByteRange> ranges;  // by access
-  ranges.reserve(5 * ops);        // about
-  accesses_.reserve(5 * ops);
-  starts_.reserve(ops + 1);
-  starts_.push_back(0);
+// f(part) for each part of `range` that is in `apart`, which is sorted and disjoint.
+template <class F>
+void ForEachPart(const std::vector<ByteRange>& apart, const ByteRange& range, F&& f) {
+  auto at = std::upper_bound(apart.begin(), apart.end(), range.begin,
+                             [](int64_t byte, const ByteRange& a) { return byte < a.end; });
+  for (; at != apart.end() && at->begin < range.end; ++at)
+    f(ByteRange{std::max(at->begin, range.begin), std::min(at->end, range.end)});
+}
+
+struct OpAt {
+  int body, op;
+};
+
+// Ops that may touch other bytes on other ranks.
+std::vector<OpAt> OpsByRank(const StepPlan& plan) {
+  std::vector<OpAt> ops;
   for (size_t b = 0; b < plan.bodies.size(); ++b) {
-    first_op_.push_back(static_cast<int32_t>(starts_.size()) - 1);
     for (size_t o = 0; o < plan.bodies[b].ops.size(); ++o) {
-      for (const RawAccess& raw : scan.Scan(static_cast<int>(b), static_cast<int>(o))) {
-        accesses_.push_back(raw.access);
-        ranges.push_back({raw.begin, raw.end});
-      }
-      starts_.push_back(static_cast<int32_t>(accesses_.size()));
+      const KernelOp& op = plan.bodies[b].ops[o].op;
+      const auto* gather = std::get_if<AllGatherOp<View>>(&op);
+      bool by_rank = gather != nullptr && !gather->shard;  // reads the rank's own slice
+      ForEachUse(op, [&](const View& view, Access, std::string_view) {
+        by_rank = by_rank || view.rank_stride != 0;
+      });
+      if (by_rank) ops.push_back({static_cast<int>(b), static_cast<int>(o)});
     }
   }
-  // Ops touch the same bytes again and again: numbered by a table, not each by a search.
-  std::unordered_map<int64_t, int32_t> cell_of;
-  cell_of.reserve(ranges.size() / 2);
-  for (const ByteRange& range : ranges)
-    for (const int64_t byte : {range.begin, range.end})
-      if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
+  return ops;
+}
+
+// The bytes that some of the ops touches on one of the two ranks otherwise than on the other.
+std::vector<ByteRange> BytesApart(const std::vector<OpAt>& ops, OpScan one, OpScan other) {
+  std::vector<ByteRange> apart;
+  for (const OpAt& at : ops) {
+    const std::vector<RawAccess>& here = one.Scan(at.body, at.op);
+    const std::vector<RawAccess>& there = other.Scan(at.body, at.op);
+    if (here.size() != there.size()) continue;  // a problem of one of them
+    for (size_t i = 0; i < here.size(); ++i) {
+      if (here[i].begin == there[i].begin && here[i].end == there[i].end) continue;
+      apart.push_back({here[i].begin, here[i].end});
+      apart.push_back({there[i].begin, there[i].end});
+    }
+  }
+  return Merged(std::move(apart));
+}
+
+}  // namespace
+
+AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
+                         std::vector<int> ranks, Violations* problems)
+    : ranks_(std::move(ranks)), span_(plan.arena_bytes + 1), apart_(ranks_.size()) {
+  const std::vector<ByteRange> ranges = Collect(plan, mesh, accumulate, problems);
+  // Ops touch the same bytes again and again: numbered by a table as they come, then in order.
+  std::unordered_map<int64_t, int32_t> met;
+  met.reserve(ranges.size() / 2);
+  const auto cut = [&](int64_t byte) {
+    const auto [it, fresh] = met.try_emplace(byte, static_cast<int32_t>(cuts_.size()));
+    if (fresh) cuts_.push_back(byte);
+    return it->second;
+  };
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    accesses_[i].begin = cut(ranges[i].begin);
+    accesses_[i].end = cut(ranges[i].end);
+  }
+  for (size_t k = 1; k < ranks_.size(); ++k)
+    for (const ByteRange& range : apart_[k])
+      for (const ByteRange& on : {range, Shifted(range, k)}) cut(on.begin), cut(on.end);
   // A state is more than what these ops touch of it.
   for (const PlanBuffer& buffer : plan.buffers)
     if (IsState(buffer.scope) && !buffer.offsets.empty())
-      for (const int64_t byte : {buffer.offsets.front(), buffer.offsets.front() + buffer.bytes})
-        if (cell_of.try_emplace(byte, 0).second) cuts_.push_back(byte);
-  std::sort(cuts_.begin(), cuts_.end());
-  for (size_t c = 0; c < cuts_.size(); ++c) cell_of[cuts_[c]] = static_cast<int32_t>(c);
-  const auto cell = [&](int64_t byte) { return cell_of.find(byte)->second; };
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    accesses_[i].begin = cell(ranges[i].begin);
-    accesses_[i].end = cell(ranges[i].end);
+      cut(buffer.offsets.front()), cut(buffer.offsets.front() + buffer.bytes);
+  std::vector<std::pair<int64_t, int32_t>> order;  // byte, as which it was met
+  for (size_t c = 0; c < cuts_.size(); ++c) order.emplace_back(cuts_[c], static_cast<int32_t>(c));
+  std::sort(order.begin(), order.end());
+  std::vector<int32_t> cell(cuts_.size());
+  for (size_t c = 0; c < order.size(); ++c) {
+    cuts_[c] = order[c].first;
+    cell[static_cast<size_t>(order[c].second)] = static_cast<int32_t>(c);
   }
+  for (CellAccess& access : accesses_) {
+    access.begin = cell[static_cast<size_t>(access.begin)];
+    access.end = cell[static_cast<size_t>(access.end)];
+  }
+}
+
+std::vector<ByteRange> AccessTable::Collect(const StepPlan& plan, const Mesh& mesh, int accumulate,
+                                            Violations* problems) {
+  const auto scan_on = [&](int rank, Violations* found) {
+    return OpScan(plan, mesh, accumulate, rank, found);
+  };
+  Violations of_others, known;  // known: found again below
+  OpScan first = scan_on(ranks_.front(), problems);
+  std::vector<OpScan> others;
+  const std::vector<OpAt> by_rank = ranks_.size() > 1 ? OpsByRank(plan) : std::vector<OpAt>();
+  for (size_t k = 1; k < ranks_.size(); ++k) {
+    apart_[k] = BytesApart(by_rank, scan_on(ranks_.front(), &known), scan_on(ranks_[k], &known));
+    others.push_back(scan_on(ranks_[k], &of_others));
+  }
+  size_t ops = 0;
+  for (const Body& body : plan.bodies) ops += body.ops.size();
+  std::vector<ByteRange> ranges;
+  ranges.reserve(5 * ops);  // about
+  accesses_.reserve(5 * ops);
+  starts_.reserve(ops + 1);
+  starts_.push_back(0);
+  const auto add = [&](const CellAccess& access, const ByteRange& range) {
+    accesses_.push_back(access);
+    ranges.push_back(range);
+  };
+  auto next = by_rank.begin();
+  for (int b = 0; b < static_cast<int>(plan.bodies.size()); ++b) {
+    first_op_.push_back(static_cast<int32_t>(starts_.size()) - 1);
+    for (int o = 0; o < static_cast<int>(plan.bodies[static_cast<size_t>(b)].ops.size()); ++o) {
+      const std::vector<RawAccess>& here = first.Scan(b, o);
+      for (const RawAccess& raw : here) add(raw.access, {raw.begin, raw.end});
+      const bool differs = next != by_rank.end() && next->body == b && next->op == o;
+      if (differs) ++next;
+      for (size_t k = 1; k < ranks_.size(); ++k)
+        for (const RawAccess& raw : differs ? others[k - 1].Scan(b, o) : here)
+          ForEachPart(apart_[k], {raw.begin, raw.end},
+                      [&](const ByteRange& part) { add(raw.access, Shifted(part, k)); });
+      starts_.push_back(static_cast<int32_t>(accesses_.size()));
+    }
+  }
+  if (problems->empty()) *problems = std::move(of_others);
+  return ranges;
+}
+
+std::vector<ByteRange> AccessTable::On(size_t k, const ByteRange& range) const {
+  std::vector<ByteRange> parts;
+  int64_t at = range.begin;  // up to which the range is in `parts`
+  const auto shared = [&](int64_t end) {
+    if (at < end) parts.push_back({at, end});
+  };
+  ForEachPart(apart_[k], range, [&](const ByteRange& part) {
+    shared(part.begin);
+    parts.push_back(Shifted(part, k));
+    at = part.end;
+  });
+  shared(range.end);
+  return parts;
 }
 
 std::pair<int, int> AccessTable::CellsIn(const ByteRange& range) const {
@@ -252,70 +360,6 @@ std::pair<int, int> AccessTable::CellsIn(const ByteRange& range) const {
     return static_cast<int>(std::lower_bound(cuts_.begin(), cuts_.end(), byte) - cuts_.begin());
   };
   return {at(range.begin), std::min(at(range.end), cells())};
-}
-
-StayTracker::StayTracker(const StepPlan& plan)
-    : plan_(&plan), last_(plan.buffers.size()), next_(static_cast<int32_t>(plan.buffers.size())) {}
-
-void StayTracker::Enter(int body) { entered_.push_back(body); }
-
-bool StayTracker::LiveThroughEnd(int32_t buffer, const Last& last) const {
-  const Body& body = plan_->bodies[static_cast<size_t>(entered_[static_cast<size_t>(last.entry)])];
-  return plan_->buffers[static_cast<size_t>(buffer)].live[static_cast<size_t>(last.interval)].end >=
-         body.end();
-}
-
-bool StayTracker::LiveAllThrough(int32_t buffer, int body_index) const {
-  const Body& body = plan_->bodies[static_cast<size_t>(body_index)];
-  if (body.ops.empty()) return true;
-  const PlanBuffer& of = plan_->buffers[static_cast<size_t>(buffer)];
-  const auto live = LiveRangeAt(of, body.begin);
-  return live != of.live.end() && body.end() <= live->end;
-}
-
-bool StayTracker::Continues(int32_t buffer) const {
-  const Last& last = last_[static_cast<size_t>(buffer)];
-  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return true;
-  if (last.entry < 0 || !LiveThroughEnd(buffer, last)) return false;
-  for (size_t e = static_cast<size_t>(last.entry) + 1; e < entered_.size(); ++e)
-    if (!LiveAllThrough(buffer, entered_[e])) return false;
-  return true;
-}
-
-int32_t StayTracker::Latest(int32_t buffer) const {
-  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return buffer;
-  return last_[static_cast<size_t>(buffer)].stay;
-}
-
-bool StayTracker::IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const {
-  const int32_t stays = count() - before.count(), entries = entered() - before.entered();
-  return std::equal(before.last_.begin(), before.last_.end(), last_.begin(),
-                    [&](Last was, const Last& is) {
-                      if (was.stay >= stay) was.stay += stays;
-                      if (was.entry >= entry) was.entry += entries;
-                      return was == is;
-                    });
-}
-
-int32_t StayTracker::StayOf(const CellAccess& access) {
-  const PlanBuffer& buffer = plan_->buffers[static_cast<size_t>(access.buffer)];
-  if (IsState(buffer.scope)) return access.buffer;
-  Last& last = last_[static_cast<size_t>(access.buffer)];
-  const auto now = static_cast<int32_t>(entered_.size()) - 1;
-  bool same = last.entry == now && last.interval == access.interval;
-  if (!same && last.entry >= 0 && last.entry != now) {
-    // Live at the end of the body it was last seen in, in every body between, and at
-    // the beginning of this one.
-    same = LiveThroughEnd(access.buffer, last);
-    for (int32_t e = last.entry + 1; same && e < now; ++e)
-      same = LiveAllThrough(access.buffer, entered_[static_cast<size_t>(e)]);
-    const int64_t begin = plan_->bodies[static_cast<size_t>(entered_.back())].begin;
-    same = same && buffer.live[static_cast<size_t>(access.interval)].begin <= begin;
-  }
-  if (!same) last.stay = next_++;
-  last.entry = now;
-  last.interval = access.interval;
-  return last.stay;
 }
 
 std::string DescribeAt(const StepPlan& plan, int body_index, int op_index) {

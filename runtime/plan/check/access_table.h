@@ -1,4 +1,4 @@
-// What each op of a plan touches on one rank, byte for byte: the facts that the checker and the
+// What each op of a plan touches on a rank, byte for byte: the facts that the checker and the
 // shadow memory reason about. Shares no code with the planner that it helps to prove.
 //
 // Cells    The arena cut at every first and last byte that some op touches; an access is a range of
@@ -8,6 +8,10 @@
 //          Microbatch strides and token parities widen an access to all of them. A strided
 //          view counts as its span: if the views that an op writes in a buffer do not fill that
 //          span together, the bytes must be defined before.
+// Ranks    Of several ranks, the first has a cell for every byte. Each other has cells of its own
+//          for those bytes alone that some op touches there otherwise than on the first: of all
+//          others it has the same accesses, in the same order, and what holds for the first holds
+//          for it.
 #pragma once
 
 #include <cstdint>
@@ -37,67 +41,50 @@ struct CellAccess {
 
 class AccessTable {
  public:
-  // `rank` in [0, mesh.world()). Accesses that make no sense (outside buffer, arena or live range;
-  // operands that overlap) are appended to `problems` and left out.
-  AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, int rank,
+  // `ranks`, at least one, in [0, mesh.world()). Accesses that make no sense (outside
+  // buffer, arena or live range; operands that overlap) are appended to `problems` and left out.
+  AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate, std::vector<int> ranks,
               Violations* problems);
 
-  // Reads first.
+  // Of each rank reads first.
   std::span<const CellAccess> of(int body, int op) const {
     const size_t i = static_cast<size_t>(first_op_[static_cast<size_t>(body)] + op);
     return std::span(accesses_).subspan(static_cast<size_t>(starts_[i]),
                                         static_cast<size_t>(starts_[i + 1] - starts_[i]));
   }
   int cells() const { return static_cast<int>(cuts_.empty() ? 0 : cuts_.size() - 1); }
+  // Ranges for CellsIn that are these bytes of the arena on the k-th rank; of the first, the same.
+  std::vector<ByteRange> On(size_t k, const ByteRange& range) const;
   // [first, last) of the cells that begin in the bytes.
   std::pair<int, int> CellsIn(const ByteRange& range) const;
-  // Bytes of the arena.
+  // Of a rank other than the first, not those of the arena: they lie behind it.
   ByteRange bytes(int cell) const {
     return {cuts_[static_cast<size_t>(cell)], cuts_[static_cast<size_t>(cell) + 1]};
   }
+  const std::vector<int>& ranks() const { return ranks_; }
+  // The rank of a cell and its bytes of the arena.
+  std::pair<int, ByteRange> PlaceOf(int cell) const {
+    const auto [begin, end] = bytes(cell);
+    const int64_t k = begin / span_;
+    return {ranks_[static_cast<size_t>(k)], {begin - k * span_, end - k * span_}};
+  }
 
  private:
+  // All accesses, without their cells; the bytes of each.
+  std::vector<ByteRange> Collect(const StepPlan& plan, const Mesh& mesh, int accumulate,
+                                 Violations* problems);
+  ByteRange Shifted(const ByteRange& range, size_t k) const {
+    const int64_t by = static_cast<int64_t>(k) * span_;
+    return {range.begin + by, range.end + by};
+  }
+
+  const std::vector<int> ranks_;
+  const int64_t span_;                         // from the bytes of one rank to those of the next
+  std::vector<std::vector<ByteRange>> apart_;  // by rank: bytes with cells of its own, ascending
   std::vector<int64_t> cuts_;
   std::vector<CellAccess> accesses_;  // by body, op
   std::vector<int32_t> starts_;       // by op, laid end to end
   std::vector<int32_t> first_op_;     // by body
-};
-
-// Numbers the stays of buffers while bodies are walked in schedule order. A stay is a time during
-// which a buffer keeps its contents: one live range, or several that meet where one body follows
-// another (live at the end of the one and at the beginning of the other).
-class StayTracker {
- public:
-  explicit StayTracker(const StepPlan& plan);
-
-  void Enter(int body);
-  // The stay that an access of the entered body belongs to. A state has one,
-  // numbered as its buffer.
-  int32_t StayOf(const CellAccess& access);
-  // The buffer's latest stay, of all entries so far; -1: none.
-  int32_t Latest(int32_t buffer) const;
-  // Does the buffer's latest stay outlast the body entered last?
-  bool Continues(int32_t buffer) const;
-  int32_t count() const { return next_; }
-  int32_t entered() const { return static_cast<int32_t>(entered_.size()); }
-
-  // Is this tracker what `before` was, with stays from `stay` on moved on by as many as have been
-  // numbered since, and entries from `entry` on by as many as have been entered? Then the same
-  // bodies number their stays alike again.
-  bool IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const;
-
- private:
-  struct Last {
-    int32_t entry = -1, interval = -1, stay = -1;
-    bool operator==(const Last&) const = default;
-  };
-  bool LiveThroughEnd(int32_t buffer, const Last& last) const;
-  bool LiveAllThrough(int32_t buffer, int body) const;
-
-  const StepPlan* plan_;
-  std::vector<int32_t> entered_;  // bodies, in order
-  std::vector<Last> last_;        // by buffer
-  int32_t next_;
 };
 
 // "forward.first 3: compute matmul h.0/attn.qkv".

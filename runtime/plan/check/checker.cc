@@ -19,6 +19,7 @@
 #include "runtime/plan/check/checker_shards.h"
 #include "runtime/plan/check/checker_structure.h"
 #include "runtime/plan/check/happens_before.h"
+#include "runtime/plan/check/stay_tracker.h"
 #include "runtime/plan/schedule/stream_clock.h"
 
 namespace millrace {
@@ -38,12 +39,11 @@ struct Instance {
 
 class Walk {
  public:
-  Walk(const StepPlan& plan, const Mesh& mesh, const AccessTable& table, int rank, size_t limit,
+  Walk(const StepPlan& plan, const Mesh& mesh, const AccessTable& table, size_t limit,
        Violations* found)
       : plan_(plan),
         mesh_(mesh),
         table_(table),
-        rank_(rank),
         limit_(limit),
         found_(found),
         stays_(plan),
@@ -97,24 +97,21 @@ class Walk {
   // says it defines.
   void CheckOutputs() {
     for (const PlanOutput& output : plan_.outputs) {
-      const PlanBuffer& buffer = plan_.buffer(output.view.buffer);
-      const int64_t size = millrace::Bytes(output.view.layout.dtype);
-      const int64_t begin = buffer.offsets.empty()
-                                ? 0
-                                : buffer.offsets.back() + size * output.view.FirstOn(mesh_, rank_);
       const int32_t stay = stays_.Latest(output.view.buffer.value);
-      if (!stays_.Continues(output.view.buffer.value) ||
-          !Holds({begin, begin + output.view.layout.span_bytes()}, stay))
+      bool holds = stays_.Continues(output.view.buffer.value);
+      for (size_t k = 0; holds && k < table_.ranks().size(); ++k)
+        holds = Holds(k, BytesOf(output.view, table_.ranks()[k]), stay);
+      if (!holds)
         Report(
             ViolationKind::kUndefined,
             fmt::format("the {} plan's output {}: {} does not survive the schedule, but the host "
                         "reads it then",
-                        plan_.name, output.name, buffer.name));
+                        plan_.name, output.name, NameOf(output.view.buffer.value)));
     }
   }
   void CheckDefines(const Seam& seam, const char* part) {
     for (const BufferId id : seam.defines)
-      if (IsState(plan_.buffer(id).scope) && !Holds(BytesOf(id), id.value))
+      if (IsState(plan_.buffer(id).scope) && !HoldsOnAll(id))
         Report(ViolationKind::kUndefined,
                fmt::format("the {} of the {} plan says that it defines the state {}, but leaves it "
                            "in part unwritten",
@@ -175,8 +172,8 @@ class Walk {
                        DescribeAt(plan_, i.body, i.op));
   }
   std::string Bytes(int32_t cell) const {
-    const ByteRange range = table_.bytes(cell);
-    return fmt::format("bytes [{}, {}) of the arena, rank {}", range.begin, range.end, rank_);
+    const auto [rank, range] = table_.PlaceOf(cell);
+    return fmt::format("bytes [{}, {}) of the arena, rank {}", range.begin, range.end, rank);
   }
   const std::string& NameOf(int32_t buffer) const {
     return plan_.buffers[static_cast<size_t>(buffer)].name;
@@ -189,10 +186,8 @@ class Walk {
       if (!IsState(plan_.buffer(id).scope)) continue;
       const auto b = static_cast<size_t>(id.value);
       if (root_[b] < 0) root_[b] = id.value;
-      const auto [begin, end] = table_.CellsIn(BytesOf(id));
-      for (int32_t c = begin; c < end; ++c)
-        if (cells_[static_cast<size_t>(c)].writer < 0)
-          cells_[static_cast<size_t>(c)] = {-1, id.value, true, {}};
+      for (size_t k = 0; k < table_.ranks().size(); ++k)
+        for (const ByteRange& range : table_.On(k, BytesOf(id))) DefineUnwritten(range, id.value);
     }
   }
 
@@ -201,16 +196,38 @@ class Walk {
     const int64_t begin = buffer.offsets.empty() ? 0 : buffer.offsets.front();
     return {begin, begin + buffer.bytes};
   }
-  // Is each byte of the range defined, in this stay?
-  bool Holds(const ByteRange& range, int32_t stay) const {
-    int64_t at = range.begin;
+  ByteRange BytesOf(const View& output, int rank) const {
+    const PlanBuffer& buffer = plan_.buffer(output.buffer);
+    const int64_t begin = buffer.offsets.empty()
+                              ? 0
+                              : buffer.offsets.back() + millrace::Bytes(output.layout.dtype) *
+                                                            output.FirstOn(mesh_, rank);
+    return {begin, begin + output.layout.span_bytes()};
+  }
+  void DefineUnwritten(const ByteRange& range, int32_t stay) {
     const auto [begin, end] = table_.CellsIn(range);
-    for (int32_t c = begin; c < end; ++c) {
-      const CellState& cell = cells_[static_cast<size_t>(c)];
-      if (!cell.defined || cell.stay != stay || table_.bytes(c).begin != at) return false;
-      at = table_.bytes(c).end;
+    for (int32_t c = begin; c < end; ++c)
+      if (cells_[static_cast<size_t>(c)].writer < 0)
+        cells_[static_cast<size_t>(c)] = {-1, stay, true, {}};
+  }
+  // Is each of these bytes defined on the k-th rank, in this stay?
+  bool Holds(size_t k, const ByteRange& bytes, int32_t stay) const {
+    for (const ByteRange& range : table_.On(k, bytes)) {
+      int64_t at = range.begin;
+      const auto [begin, end] = table_.CellsIn(range);
+      for (int32_t c = begin; c < end; ++c) {
+        const CellState& cell = cells_[static_cast<size_t>(c)];
+        if (!cell.defined || cell.stay != stay || table_.bytes(c).begin != at) return false;
+        at = table_.bytes(c).end;
+      }
+      if (at != range.end) return false;
     }
-    return at == range.end;
+    return true;
+  }
+  bool HoldsOnAll(BufferId state) const {
+    for (size_t k = 0; k < table_.ranks().size(); ++k)
+      if (!Holds(k, BytesOf(state), state.value)) return false;
+    return true;
   }
 
   void Step(int32_t self, const KernelOp& op) {
@@ -322,7 +339,6 @@ class Walk {
   const StepPlan& plan_;
   const Mesh mesh_;
   const AccessTable& table_;
-  const int rank_;
   const size_t limit_;
   Violations* found_;
   StayTracker stays_;
@@ -377,17 +393,15 @@ Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
   Violations found;
   FindStructuralViolations(plan, mesh, accumulate, &found);
   if (found.empty()) {
-    for (const int rank : CornerRanks(mesh, AxesNamed(plan))) {
-      const AccessTable table(plan, mesh, accumulate, rank, &found);
-      if (!found.empty()) break;
-      Walk walk(plan, mesh, table, rank, limit, &found);
+    const AccessTable table(plan, mesh, accumulate, CornerRanks(mesh, AxesNamed(plan)), &found);
+    if (found.empty()) {
+      Walk walk(plan, mesh, table, limit, &found);
       walk.Run(plan.prologue, "prologue");
       if (found.empty()) walk.CheckDefines(plan.prologue_seam, "prologue");
       walk.Run(plan.schedule, "step 1");
       walk.Run(plan.schedule, "step 2");
       if (found.empty()) walk.CheckDefines(plan.seam, "schedule");
       if (found.empty()) walk.CheckOutputs();
-      if (!found.empty()) break;
     }
   }
   if (found.empty()) FindShardViolations(plan, mesh, {}, &found);

@@ -13,6 +13,8 @@
 //   that ranks share meet the rows that belong to them (checker_rows.h); ranks that generate
 //   together draw one token (checker_answers.h); rows for which receive buffers have no room are
 //   heard of (checker_overflow.h).
+// Ranks  Bytes that all ops touch alike on all corners are walked once, for all of them; the others
+//        once per corner (access_table.h).
 // Repeats  Microbatches that run the same bodies with the same waits, by the schedule's text, are
 //        walked until the state after one is the state after the one before, moved on by a
 //        microbatch; the rest are proved by that, so that the work does not grow with accumulation.

@@ -143,7 +143,8 @@ void FindAnswerViolations(const StepPlan& plan, const Mesh& mesh, int accumulate
                           Violations* found) {
   const AxisSet together = mesh.Wide(AxisSet::All() - kDataAxes);
   if (together.empty() || !TakesRows(plan)) return;
-  const AccessTable table(plan, mesh, accumulate, 0, found);  // which cells differ is alike on all
+  const AccessTable table(plan, mesh, accumulate, {0},
+                          found);  // which cells differ is alike on all
   if (!found->empty()) return;
   AnswerWalk walk(plan, mesh, together, table);
   walk.Run(plan.prologue);

@@ -240,7 +240,7 @@ bool Exchanges(const StepPlan& plan) {
 void FindRowViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found) {
   if (mesh.Wide(AxisSet::All() - kDataAxes).empty() && !Exchanges(plan)) return;
   const AxisSet sequences = FindRowStarts(plan, mesh, found);
-  const AccessTable table(plan, mesh, accumulate, 0, found);  // of any rank: cuts are of all
+  const AccessTable table(plan, mesh, accumulate, {0}, found);  // of any rank: cuts are of all
   if (!found->empty()) return;
   RowWalk walk(plan, mesh, sequences, table, found);
   walk.Run(plan.prologue);

@@ -30,7 +30,7 @@ struct OneCopy : HandPlan {
 // First byte of the view in the arena: as proved, and as bound.
 std::array<int64_t, 2> Begins(const StepPlan& plan, const Mesh& mesh, int rank) {
   Violations problems;
-  const AccessTable table(plan, mesh, 1, rank, &problems);
+  const AccessTable table(plan, mesh, 1, {rank}, &problems);
   REQUIRE(problems.empty());
   const KernelOp& op = plan.bodies[0].ops[0].op;
   std::byte arena[1024];
