@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <random>
 #include <set>
 
@@ -12,6 +13,9 @@
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/embedding.h"
+#include "runtime/plan/nodes/head.h"
+#include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/sample.h"
 #include "tests/support/golden.h"
 #include "tests/support/symbolic.h"
@@ -72,6 +76,45 @@ TEST_CASE("a program computes exactly the expressions of its graph", "[plan][low
   REQUIRE(std::count_if(graph.values.begin(), graph.values.end(), is_param) ==
           static_cast<int64_t>(expected.gradients.size()));
   REQUIRE(test::Execute(Lower(graph, lower)) == expected);
+}
+
+// Two losses that read one table through two heads, and the table once more as the embedding: all
+// their contributions end in its gradient.
+TEST_CASE("of all losses' contributions to a gradient the first alone overwrites",
+          "[plan][lower]") {
+  ModelSpec spec;
+  spec.family = "two_heads";
+  spec.vocab = spec.padded_vocab = 5;
+  spec.losses = {{.name = "main"}, {.name = "aux", .weight = 0.3}};
+  const auto matrix = [](std::string name, int64_t rows) {
+    return ParamSpec{.name = std::move(name), .dims = {rows, 3}, .padded_rows = rows};
+  };
+  spec.units = {{"h.0", {matrix("table", 5), matrix("w", 3)}}};
+  ForwardBuilder builder(spec, {.batch = 1, .seq = 6}, DType::kF32, DType::kF32);
+  builder.BeginUnit("h.0");
+  const ValueId x = Embedding(builder, "table", "", "x");
+  for (const LossSpec& loss : spec.losses)
+    Head(builder, Linear(builder, x, "w", "", "w." + loss.name), "table", HeadMode::kTrainLoss,
+         loss.name);
+  const SemanticGraph graph = AddGradients(std::move(builder).Finish(), Recompute::kNone);
+  const int64_t chunk_rows = GENERATE(2, 6);
+  const Program program = Lower(graph, Options(true, chunk_rows));
+  std::map<std::string, std::vector<Update>> updates;
+  for (const std::vector<ProgramOp>* ops : {&program.forward, &program.backward})
+    for (const ProgramOp& op : *ops) {
+      KernelOp kernel = op.op;
+      ForEachView(kernel, [&](View& view, const Update* update, std::string_view) {
+        if (!view) return;
+        const ProgramBuffer& buffer = program.buffer(view.buffer);
+        if (buffer.role == ProgramRole::kParamGrad) updates[buffer.name].push_back(*update);
+      });
+    }
+  // By two heads in chunks and by the embedding; by the products of both trunks.
+  std::map<std::string, std::vector<Update>> expected = {
+      {"d(table)", std::vector(static_cast<size_t>(2 * 6 / chunk_rows + 1), Update::kAccumulate)},
+      {"d(w)", std::vector(2, Update::kAccumulate)}};
+  for (auto& [name, of] : expected) of.front() = Update::kOverwrite;
+  CHECK(updates == expected);
 }
 
 TEST_CASE("evaluation and generation compute their expressions, and keep nothing for a backward",
