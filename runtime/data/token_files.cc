@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -85,30 +86,40 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
   return files;
 }
 
-// Files that a raw uint16 reader would swallow as tokens. What each is called tells
-// the user what went wrong.
-void RefuseForeignFormats(const InputFile& file, std::string_view start) {
-  using namespace std::string_view_literals;
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kForeign = {{
-      {"\x93NUMPY"sv, "a NumPy array"},
-      {"PK\x03\x04"sv, "a zip archive"},
-      {"\x1f\x8b"sv, "a gzip file"},
-      {"\x28\xb5\x2f\xfd"sv, "a zstd file"},
-      {"BZh"sv, "a bzip2 file"},
-      {"\xfd"
-       "7zXZ\0"sv,
-       "an xz file"},
-      {"PAR1"sv, "a Parquet file"},
-      {"ARROW1"sv, "an Arrow file"},
-      {"MMIDIDX\0\0"sv, "a Megatron index"},
-      {"BIN.TOK\n"sv, "an LLM.Q token file"},
-  }};
-  for (const auto& [signature, name] : kForeign)
-    MR_REQUIRE(
-        ErrorCode::kData, start.substr(0, signature.size()) != signature,
-        "{} is {}; token files are raw uint16 (nanoGPT), llm.c's, or NAME.bin beside Megatron's "
-        "NAME.idx",
-        file.path(), name);
+// Files that a reader of raw uint16 would swallow as tokens, or one of bytes as text, by how they
+// begin. What each is called tells the user what went wrong.
+using namespace std::string_view_literals;
+struct ForeignFormat {
+  std::string_view start, name;
+};
+constexpr std::array kCompressed = {
+    ForeignFormat{"PK\x03\x04"sv, "a zip archive"}, ForeignFormat{"\x1f\x8b"sv, "a gzip file"},
+    ForeignFormat{"\x28\xb5\x2f\xfd"sv, "a zstd file"},
+    ForeignFormat{"BZh91AY&SY"sv, "a bzip2 file"}, ForeignFormat{"\xfd\x37zXZ\0"sv, "an xz file"}};
+constexpr std::array kBinary = {ForeignFormat{"\x93NUMPY"sv, "a NumPy array"},
+                                ForeignFormat{"BZh"sv, "a bzip2 file"},
+                                ForeignFormat{"PAR1"sv, "a Parquet file"},
+                                ForeignFormat{"ARROW1"sv, "an Arrow file"},
+                                ForeignFormat{"MMIDIDX\0\0"sv, "a Megatron index"},
+                                ForeignFormat{"BIN.TOK\n"sv, "an LLM.Q token file"}};
+
+void RefuseFormats(const InputFile& file, std::span<const ForeignFormat> formats,
+                   std::string_view instead) {
+  std::array<char, 12> bytes;
+  const int64_t n = std::min<int64_t>(file.size(), std::ssize(bytes));
+  file.Read(0, bytes.data(), n);
+  const std::string_view start(bytes.data(), static_cast<size_t>(n));
+  for (const ForeignFormat& format : formats)
+    MR_REQUIRE(ErrorCode::kData, !start.starts_with(format.start), "{} is {}; {}", file.path(),
+               format.name, instead);
+}
+
+TokenSegment OpenText(std::shared_ptr<const InputFile> file) {
+  RefuseFormats(*file, kCompressed,
+                "its bytes are not those of the text. Unpack it, or make token files of it "
+                "(millrace tokenize reads .gz and .zst)");
+  const int64_t size = file->size();
+  return {.file = std::move(file), .bytes_per_token = 1, .data_offset = 0, .count = size};
 }
 
 TokenSegment OpenMegatron(std::shared_ptr<const InputFile> file, const std::string& index_path) {
@@ -127,9 +138,11 @@ TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
     return OpenMegatron(std::move(file), index);
   const int64_t size = file->size();
   std::array<int32_t, 3> header = {};
-  const int64_t start_bytes = std::min<int64_t>(size, sizeof(header));
-  file->Read(0, header.data(), start_bytes);
-  RefuseForeignFormats(*file, {reinterpret_cast<const char*>(header.data()), size_t(start_bytes)});
+  file->Read(0, header.data(), std::min<int64_t>(size, sizeof(header)));
+  constexpr std::string_view kInstead =
+      "token files are raw uint16 (nanoGPT), llm.c's, or NAME.bin beside Megatron's NAME.idx";
+  RefuseFormats(*file, kCompressed, kInstead);
+  RefuseFormats(*file, kBinary, kInstead);
 
   const auto [magic, version, count] = header;
   if (magic == kMagicU16 || magic == kMagicU32) {
@@ -229,10 +242,7 @@ std::vector<TokenSegment> OpenTokenFiles(const std::vector<std::string>& paths,
     auto file = std::make_shared<const InputFile>(path, ErrorCode::kData);
     MR_REQUIRE(ErrorCode::kData, file->size() > 0, "{} is empty", path);
     TokenSegment segment =
-        kind == TokenFileKind::kTokens
-            ? OpenTokens(std::move(file))
-            : TokenSegment{
-                  .file = file, .bytes_per_token = 1, .data_offset = 0, .count = file->size()};
+        kind == TokenFileKind::kTokens ? OpenTokens(std::move(file)) : OpenText(std::move(file));
     if (!segments.empty())
       segment.first = segments.back().end() + (kind == TokenFileKind::kText ? 1 : 0);
     segments.push_back(std::move(segment));

@@ -1,7 +1,7 @@
 // Files of tokens and of text as one sequence of token ids.
 //
 //   text    One byte is one token (ids 0 to 255). Between two files stands one separator,
-//   kDocumentSeparator.
+//   kDocumentSeparator. A file that begins as a compressed one does is refused.
 //   tokens  raw: little-endian uint16 and nothing else (nanoGPT).
 //           llm.c: 256 little-endian int32 {magic, version, count, 0...}, then count tokens: uint16
 //           for magic 20240520 version 1, uint32 for magic 20240801 version 7. The count must agree

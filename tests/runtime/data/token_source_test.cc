@@ -131,6 +131,31 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
                [&] { OpenTokenSource(Options(Kind::kText, "", 2, 256)); });
 }
 
+TEST_CASE("text: the bytes of compressed files are not taken for it", "[data][tokens]") {
+  using namespace std::string_literals;
+  const TempDir dir;
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"PK\x03\x04"s, "a zip archive"},
+      {"\x1f\x8b"s, "a gzip file"},
+      {"\x28\xb5\x2f\xfd"s, "a zstd file"},
+      {"BZh91AY&SY"s, "a bzip2 file"},
+      {"\xfd"
+       "7zXZ\0"s,
+       "an xz file"}};
+  const std::string path = dir / "some.txt";
+  const auto open = [&] { return OpenTokenSource(Options(Kind::kText, path, 4, 256)); };
+  for (const auto& [start, name] : rows) {
+    WriteBytes(path, start + "and so on");
+    RequireError(ErrorCode::kData, {path, name, "millrace tokenize"}, open);
+    WriteBytes(path, " " + start + "and so on");
+    REQUIRE(open()->windows() >= 2);
+  }
+  for (const std::string& words : {"BZhou and so on"s, "PK, a name"s}) {
+    WriteBytes(path, words);
+    REQUIRE(open()->windows() >= 2);
+  }
+}
+
 TEST_CASE("text: a byte beyond a small vocabulary is named", "[data][tokens]") {
   const TempDir dir;
   WriteBytes(dir / "text", std::string(70000, 'a') + "\x80" + "b");
