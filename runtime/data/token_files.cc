@@ -152,13 +152,14 @@ TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
                "{} has llm.c's magic {} but only {} bytes; the header alone has {}", path, magic,
                size, kTokenHeaderBytes);
     MR_REQUIRE(ErrorCode::kData, version == expected,
-               "{} has llm.c's magic {} with version {}; version {} is known", path, magic, version,
-               expected);
-    MR_REQUIRE(ErrorCode::kData, count > 0, "{}: its header says {} tokens", path, count);
+               "{}: byte offset 4 has version {}; of llm.c's magic {} version {} is known", path,
+               version, magic, expected);
+    MR_REQUIRE(ErrorCode::kData, count > 0,
+               "{}: byte offset 8 says {} tokens; at least 1 is expected", path, count);
     const int64_t wanted = kTokenHeaderBytes + bytes_per_token * count;
     MR_REQUIRE(ErrorCode::kData, size == wanted,
-               "{}: its header says {} tokens, which makes {} bytes, but the file has {}: {}", path,
-               count, wanted, size,
+               "{}: byte offset 8 says {} tokens, which makes {} bytes, but the file has {}: {}",
+               path, count, wanted, size,
                size < wanted ? "truncated?" : "trailing bytes, or a wrong count");
     TokenStamp stamp = ReadStamp(*file);
     return {.file = std::move(file),
