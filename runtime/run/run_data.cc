@@ -69,6 +69,14 @@ RunData OpenBlend(const Config& config, const DataSources& sources) {
   return data;
 }
 
+// What is trained on, for messages.
+std::string PathsOf(const Config& config) {
+  if (!config.data.sources) return config.data.path.value_or("");
+  std::vector<std::string> paths;
+  for (const DataSource& source : *config.data.sources) paths.push_back(source.path);
+  return fmt::format("{}", fmt::join(paths, ", "));
+}
+
 // Where all that is trained on is masked, so is what is held out, and the other way round: losses
 // over different targets are not to be compared. A blend may have sources without masks.
 void CheckMasks(const Config& config, const RunData& data) {
@@ -78,7 +86,7 @@ void CheckMasks(const Config& config, const RunData& data) {
   MR_REQUIRE(ErrorCode::kData, std::any_of(train.begin(), train.end(), masked),
              "data.loss_mask is true, and no token file of {} has a mask (NAME.mask beside "
              "NAME.bin; millrace tokenize --from messages makes them)",
-             data.Describe());
+             PathsOf(config));
   const bool one_for_all = data.held_out.size() < train.size();
   for (size_t i = 0; i < data.held_out.size(); ++i) {
     const bool expected =

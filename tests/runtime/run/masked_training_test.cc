@@ -206,7 +206,9 @@ TEST_CASE("masks that do not fit what is configured are named", "[training]") {
   const auto refuses = [&](MaskedRun run, ErrorCode code, std::vector<std::string> parts) {
     RequireError(code, parts, [&] { run.Train(); });
   };
-  refuses(MaskedRun(1, AllIds(), {}), ErrorCode::kData, {"data.loss_mask is true", "NAME.mask"});
+  MaskedRun none(1, AllIds(), {});
+  RequireError(ErrorCode::kData, {"data.loss_mask is true", none.path(), "NAME.mask"},
+               [&] { none.Train(); });
   refuses(MaskedRun(1, AllIds(), mask, {"data.loss_mask=null"}), ErrorCode::kConfig,
           {"ids.mask", "data.loss_mask is null"});
   MaskedRun(1, AllIds(), mask, {"data.loss_mask=false"}).Train();
