@@ -15,11 +15,25 @@ using nlohmann::json;
 
 namespace {
 
+// `at`: the byte of the line at which that shows.
+[[noreturn]] void RefuseLine(std::string_view line, size_t at, const LinePlace& place) {
+  throw Error(
+      ErrorCode::kData,
+      fmt::format(
+          "{} is not a JSON object in UTF-8, by its byte {} ({} of the text): it begins "
+          "with {}",
+          place.Words(), at, place.offset + static_cast<int64_t>(at),
+          DumpJson(json(std::string(line.substr(0, 40))), {.ascii = true, .replace = true})));
+}
+
 json ObjectOfLine(std::string_view line, const LinePlace& place) {
-  json value = TryParseJson(line);
-  MR_REQUIRE(ErrorCode::kData, value.is_object(),
-             "{} is not a JSON object in UTF-8: it begins with {}", place.Words(),
-             DumpJson(json(std::string(line.substr(0, 40))), {.ascii = true, .replace = true}));
+  json value;
+  try {
+    value = ParseJson(line);
+  } catch (const json::parse_error& error) {
+    RefuseLine(line, error.byte > 0 ? error.byte - 1 : 0, place);  // it counts from 1
+  }
+  if (!value.is_object()) RefuseLine(line, 0, place);
   return value;
 }
 
@@ -124,13 +138,15 @@ void ForEachPart(const TextBlock& block, const std::string& field,
 void ForEachLine(const TextBlock& block,
                  const std::function<void(const json&, const LinePlace&)>& use) {
   MR_CHECK(block.jsonl, "{} is no JSON lines", block.path);
-  LinePlace place{block.path, block.begin.line};
+  LinePlace place{block.path, block.begin.line, block.begin.offset};
   for (std::string_view left = block.text; !left.empty();) {
     const std::string_view line = left.substr(0, left.find('\n'));
-    left.remove_prefix(std::min(left.size(), line.size() + 1));
+    const size_t length = std::min(left.size(), line.size() + 1);
+    left.remove_prefix(length);
     ++place.number;
     if (line.find_first_not_of(" \t\r") != std::string_view::npos)
       use(ObjectOfLine(line, place), place);
+    place.offset += static_cast<int64_t>(length);
   }
 }
 

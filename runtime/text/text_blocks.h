@@ -10,7 +10,8 @@
 // depend on the file and on where the first begins, and on nothing else.
 //
 // Errors  kData: what ByteStream says; a line or a stretch of text without a place to cut that is
-//         longer than kMostBlockBytes; what is not JSON or not UTF-8, with file and line or byte.
+//         longer than kMostBlockBytes; what is not JSON or not UTF-8, with the file, the line, and
+//         the byte of the text at which that shows.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +76,7 @@ bool IsJsonLines(std::string_view path);
 struct LinePlace {
   const std::string& path;
   int64_t number;
+  int64_t offset;             // of its first byte in the text
   std::string Words() const;  // "FILE: line N"
 };
 

@@ -144,16 +144,27 @@ TEST_CASE("blocks end at words, and go on from any of their places", "[text][blo
   }
 }
 
-TEST_CASE("a bad line is named by its number, bad text by its byte", "[text][blocks]") {
+TEST_CASE("a bad line is named by its number and byte, bad text by its byte", "[text][blocks]") {
   const TempDir dir;
   const auto refused = [&](const std::string& name, const std::string& content,
                            const std::string& what) {
     const std::string path = Write(dir, name, content);
     RequireError(ErrorCode::kData, {path, what}, [&] { PartsOf({path}); });
   };
-  refused("a.jsonl", "{\"text\":\"a\"}\n\n[1]\n", "line 3 is not a JSON object");
-  refused("a.jsonl", "{\"text\":\"a\"", "line 1 is not a JSON object");
-  refused("a.jsonl", "{\"text\":\"\xff\"}", "line 1 is not a JSON object");
+  refused("a.jsonl", "{\"text\":\"a\"}\n\n[1]\n",
+          "line 3 is not a JSON object in UTF-8, by its byte 0 (14 of the text)");
+  refused("a.jsonl", "{\"text\":\"a\"",
+          "line 1 is not a JSON object in UTF-8, by its byte 11 (11 of the text)");
+  refused("a.jsonl", "{\"text\":\"\xff\"}",
+          "line 1 is not a JSON object in UTF-8, by its byte 9 (9 of the text)");
+  refused("a.jsonl", "{\"text\":\"a\"}\n\r\n \n {\"text\" \"a\"}\n",
+          "line 4 is not a JSON object in UTF-8, by its byte 11 (28 of the text)");
+  std::string many;
+  for (int i = 0; i < 3000; ++i) many += "{\"text\":\"" + std::string(900, 'a') + "\"}\n";
+  REQUIRE(std::ssize(many) > 2 * TextBlocks::kBlockBytes);
+  refused("a.jsonl", many + "{x}\n",
+          "line 3001 is not a JSON object in UTF-8, by its byte 1 (" +
+              std::to_string(many.size() + 1) + " of the text)");
   refused("a.jsonl", "{\"text\":\"\\ud800\"}", "line 1 is not a JSON object");
   refused("a.jsonl", "{\"txt\":\"a\"}\n", "line 1 has no string \"text\"");
   refused("a.jsonl", "{\"text\":7}\n", "line 1 has no string \"text\"");
