@@ -39,6 +39,7 @@ bool IsTextOnly(const Json& value) { return value == Json::array({"text"}); }
 bool ChoosesNothing(const Json& value) { return value == "none" || value == "auto"; }
 bool IsFalse(const Json& value) { return value == false; }
 bool IsTrue(const Json& value) { return value == true; }
+bool IsMedium(const Json& value) { return value == "medium"; }
 bool IsOne(const Json& value) { return value.is_number() && value == 1; }
 bool Never(const Json&) { return false; }
 
@@ -56,6 +57,8 @@ constexpr Unsupported kUnsupported[] = {
     {"audio", Never},
     {"prediction", Never},
     {"web_search_options", Never},
+    {"reasoning_effort", Never},
+    {"verbosity", IsMedium},
     // Of other servers, whose clients send them here too.
     {"repetition_penalty", IsOne},
     {"length_penalty", IsOne},
@@ -71,6 +74,17 @@ constexpr Unsupported kUnsupported[] = {
     {"add_generation_prompt", IsTrue},
     {"continue_final_message", IsFalse},
     {"chat_template", Never},
+    {"chat_template_kwargs", IsEmpty},
+    {"documents", IsEmpty},
+    {"mm_processor_kwargs", IsEmpty},
+    {"prompt_embeds", Never},
+    {"skip_special_tokens", IsTrue},
+    {"return_tokens_as_token_ids", IsFalse},
+    {"return_token_ids", IsFalse},
+    {"logits_processors", IsEmpty},
+    {"vllm_xargs", IsEmpty},
+    {"kv_transfer_params", IsEmpty},
+    {"structural_tag", Never},
     {"structured_outputs", IsEmpty},
     {"guided_json", Never},
     {"guided_regex", Never},
@@ -135,6 +149,13 @@ void ReadSampling(const BodyFields& body, CompletionRequest& request) {
   sampling.seed = static_cast<uint64_t>(seed.value_or(0));
 }
 
+// vLLM's switch: a text gets the tokens of the tokenizer's template around it, a conversation those
+// of its own template.
+void RequireSpecialTokens(const BodyFields& body, bool added) {
+  if (body.Flag("add_special_tokens", added) != added)
+    Refuse("add_special_tokens", fmt::format("add_special_tokens must be {} here", added));
+}
+
 // What both kinds share.
 CompletionRequest ReadShared(const BodyFields& body, const RequestLimits& limits) {
   constexpr int64_t kMostTokens = int64_t{1} << 31;
@@ -181,6 +202,7 @@ std::vector<PromptInput> PromptsOf(const Json& value, const RequestLimits& limit
 CompletionRequest ReadCompletion(std::string_view text, const RequestLimits& limits) {
   const BodyFields body(text);
   CompletionRequest request = ReadShared(body, limits);
+  RequireSpecialTokens(body, true);
   request.prompts = PromptsOf(body.Require("prompt", "a text, or a list of ids"), limits);
   const int64_t all = request.samples * std::ssize(request.prompts);
   if (all > limits.samples)
@@ -228,6 +250,7 @@ CompletionRequest ReadChat(std::string_view text, const RequestLimits& limits) {
   const BodyFields body(text);
   CompletionRequest request = ReadShared(body, limits);
   request.is_chat = true;
+  RequireSpecialTokens(body, false);
   const Json& messages = body.Require("messages", "a list of messages");
   if (!messages.is_array() || messages.empty())
     Refuse("messages", "messages must be a list of messages, not empty");

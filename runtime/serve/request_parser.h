@@ -9,7 +9,8 @@
 //
 // A field of these APIs, or of vLLM's, that changes answers and is not there (logit_bias, tools,
 // penalties, best_of, suffix, min_tokens, ...) is refused unless it has the value that changes
-// nothing. Other keys are ignored, as clients expect; null is a key left out.
+// nothing. The list is kUnsupported of the source; keys that neither it nor this table names are
+// ignored, as clients expect. null is a key left out.
 #pragma once
 
 #include <cstdint>

@@ -94,6 +94,20 @@ TEST_CASE("each field is refused outside its range, by its name", "[serve][parse
       {"ignore_eos", {"true"}},
       {"repetition_penalty", {"1.1"}},
       {"guided_json", {"{}"}},
+      {"reasoning_effort", {"\"low\""}},
+      {"verbosity", {"\"high\""}},
+      {"chat_template_kwargs", {"{\"enable_thinking\":false}"}},
+      {"documents", {"[{\"text\":\"x\"}]"}},
+      {"mm_processor_kwargs", {"{\"a\":1}"}},
+      {"prompt_embeds", {"\"eA==\""}},
+      {"skip_special_tokens", {"false"}},
+      {"return_tokens_as_token_ids", {"true"}},
+      {"return_token_ids", {"true"}},
+      {"logits_processors", {"[\"x\"]"}},
+      {"vllm_xargs", {"{\"a\":1}"}},
+      {"kv_transfer_params", {"{\"a\":1}"}},
+      {"structural_tag", {"\"{}\""}},
+      {"add_special_tokens", {"false", "1"}},
       {"user", {"3"}},
       {"model", {"3"}},
   };
@@ -112,8 +126,18 @@ TEST_CASE("each field is refused outside its range, by its name", "[serve][parse
                          {"min_tokens", 0},
                          {"ignore_eos", false},
                          {"repetition_penalty", 1},
-                         {"suffix", ""}};
+                         {"suffix", ""},
+                         {"verbosity", "medium"},
+                         {"chat_template_kwargs", json::object()},
+                         {"documents", json::array()},
+                         {"skip_special_tokens", true},
+                         {"return_tokens_as_token_ids", false},
+                         {"add_special_tokens", true},
+                         // On no list.
+                         {"metadata", {{"a", "b"}}},
+                         {"temprature", 0.5}};
   CHECK(Completion(harmless).prompts.size() == 1);
+  CHECK(Completion(harmless).sampling.temperature == 1);
 }
 
 TEST_CASE("bodies that are no JSON objects are refused", "[serve][parser]") {
@@ -137,7 +161,8 @@ TEST_CASE("messages are roles and texts", "[serve][parser]") {
       {"top_logprobs", 3},
       {"stop", {"x", "y"}},
       {"stream", true},
-      {"stream_options", {{"include_usage", true}}}};
+      {"stream_options", {{"include_usage", true}}},
+      {"add_special_tokens", false}};
   auto parsed = ParseChat(body.dump(), {});
   REQUIRE(std::holds_alternative<CompletionRequest>(parsed));
   const auto& request = std::get<CompletionRequest>(parsed);
@@ -154,6 +179,7 @@ TEST_CASE("messages are roles and texts", "[serve][parser]") {
         R"({"messages":[{"role":"user","content":[{"type":"image_url"}]}]})",
         R"({"messages":[{"role":"user","content":"a"}],"tools":[{}]})",
         R"({"messages":[{"role":"user","content":"a"}],"top_logprobs":2})",
+        R"({"messages":[{"role":"user","content":"a"}],"add_special_tokens":true})",
         R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}})",
         R"({"messages":[{"role":"user","content":"a"}],"max_tokens":0})"})
     CHECK(Refused(bad, true).status == 400);
