@@ -85,11 +85,11 @@ class Engine {
   StepScalars ReadScalars();
   void WriteScalars(const StepScalars& scalars);
 
-  // One training step: Enqueue, then Collect. inputs: its `accumulate` microbatches; step is
-  // 0-based and drives the learning rate; totals: the same on all ranks. Where a loss has weights
-  // (LossSpec), what the host gives is multiplied by totals.targets / totals.weights on its way to
-  // the device, in f32: then one number divides all losses, and weights that are all 1 change no
-  // bit.
+  // One training step: Enqueue, then Collect. inputs: its `accumulate` microbatches; step: 0-based,
+  // the device forms the learning rate from it; totals: the same on all ranks. Where a loss has
+  // weights (LossSpec), what the host gives is multiplied by totals.targets / totals.weights on its
+  // way to the device, in f32: then one number divides all losses, and weights that are all 1
+  // change no bit.
   StepScalars Step(const HostInputs& inputs, int64_t step, const LossTotals& totals);
 
   // Called with the scalars of each training step from now on before they go to the device; null:

@@ -6,6 +6,12 @@
 // accumulation. Streams are ordered by the edges of each schedule entry; a step begins and ends
 // with all streams joined.
 //
+// Where     A step's first op forms its scalars on the device, the learning rate among them
+//           (BeginStepOp, in the first microbatch's forward). The gradient of a flat parameter is
+//           reduced in a backward, after its last contribution: in every microbatch's or in the
+//           last one's, as grad_sync says; there it is also looked at for values that are not
+//           finite. The update begins with the norm and the verdict of all ranks (StepStatsOp).
+//           What a backward computes again, ChooseRecompute has decided (schedule/recompute.h).
 // Timeline  The bodies laid end to end in canonical order number every op with a position.
 //           Lifetimes are intervals of positions.
 // Ranks     A plan is equal on all ranks of a mesh; views carry rank strides.
