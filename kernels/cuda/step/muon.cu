@@ -29,12 +29,13 @@ struct Momentum {
   bool applied;
   float clip, keep, take;
 
-  __device__ explicit Momentum(const MuonMomentumArgs& args)
-      : a(args),
-        applied(args.scalars->applied != 0),
-        clip(Single(args.scalars->clip_scale)),
-        keep(Single(args.momentum)),
-        take(Single(__dsub_rn(1, args.momentum))) {}
+  // Not as initialisers, which nvcc's host compiler reads as well, without the intrinsics.
+  __device__ explicit Momentum(const MuonMomentumArgs& args) : a(args) {
+    applied = args.scalars->applied != 0;
+    clip = Single(args.scalars->clip_scale);
+    keep = Single(args.momentum);
+    take = Single(__dsub_rn(1, args.momentum));
+  }
 
   template <int W>
   __device__ __forceinline__ void Run(int64_t unit) const {
@@ -58,8 +59,9 @@ struct Normalise {
   const MuonNormaliseArgs& a;
   float factor;
 
-  __device__ explicit Normalise(const MuonNormaliseArgs& args)
-      : a(args), factor(Single(__ddiv_rn(1, fmax(__dsqrt_rn(*args.sum_squares), args.eps)))) {}
+  __device__ explicit Normalise(const MuonNormaliseArgs& args) : a(args) {
+    factor = Single(__ddiv_rn(1, fmax(__dsqrt_rn(*args.sum_squares), args.eps)));
+  }
 
   template <int W>
   __device__ __forceinline__ void Run(int64_t unit) const {
