@@ -93,7 +93,7 @@ struct MuonConfig {
   double momentum = 0.95;
   bool nesterov = true;
   int64_t ns_steps = 5;
-  double ns_a = 3.4445, ns_b = -4.7750, ns_c = 2.0315;
+  double ns_linear = 3.4445, ns_cubic = -4.7750, ns_quintic = 2.0315;
   double eps = 1e-7;
   MuonAdjust adjust_lr = MuonAdjust::kMatchRmsAdamW;
   std::optional<double> weight_decay = {};

@@ -211,7 +211,7 @@ MuonHyper MuonOf(const OptimizerConfig& optimizer) {
   return {.momentum = muon.momentum,
           .nesterov = muon.nesterov,
           .steps = static_cast<int>(muon.ns_steps),
-          .coefficients = {muon.ns_a, muon.ns_b, muon.ns_c},
+          .coefficients = {muon.ns_linear, muon.ns_cubic, muon.ns_quintic},
           .eps = muon.eps,
           .adjust = muon.adjust_lr,
           .lr_scale = muon.lr ? *muon.lr / optimizer.lr : 1,

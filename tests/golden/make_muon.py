@@ -27,10 +27,10 @@ CASES = {
     "gpt2_tiny": dict(lr=0.02, adjust_lr="original", weight_decay=0.05),
     "llama_tied_tiny": dict(adjust_lr="match_rms_adamw"),
     # An even number of steps, other coefficients, no look-ahead, a schedule.
-    "llama_tiny": dict(lr=0.03, adjust_lr="original", momentum=0.9, nesterov=False, ns_steps=4, ns_a=3.0, ns_b=-4.0,
-                       ns_c=1.75),
+    "llama_tiny": dict(lr=0.03, adjust_lr="original", momentum=0.9, nesterov=False, ns_steps=4, ns_linear=3.0, ns_cubic=-4.0,
+                       ns_quintic=1.75),
 }
-DEFAULTS = dict(momentum=0.95, nesterov=True, ns_steps=5, ns_a=3.4445, ns_b=-4.7750, ns_c=2.0315, eps=1e-7)
+DEFAULTS = dict(momentum=0.95, nesterov=True, ns_steps=5, ns_linear=3.4445, ns_cubic=-4.7750, ns_quintic=2.0315, eps=1e-7)
 MATRICES = [("attn.qkv", 3, 42, 45), ("attn.proj", 1, 45, 42), ("mlp.gate_up", 2, 61, 45), ("mlp.down", 1, 45, 61)]
 
 AS_IT_IS = _muon._zeropower_via_newtonschulz
@@ -97,7 +97,7 @@ def train(leaves, optimizer, tokens):
     muon_lr = m.get("lr", o["lr"])
     muon = torch.optim.Muon(leaves.matrices(), lr=muon_lr, weight_decay=m.get("weight_decay", o["weight_decay"]),
                             momentum=m["momentum"], nesterov=m["nesterov"],
-                            ns_coefficients=(m["ns_a"], m["ns_b"], m["ns_c"]), eps=m["eps"], ns_steps=m["ns_steps"],
+                            ns_coefficients=(m["ns_linear"], m["ns_cubic"], m["ns_quintic"]), eps=m["eps"], ns_steps=m["ns_steps"],
                             adjust_lr_fn=m["adjust_lr"])
     losses, norms = [], []
     for step, factor in enumerate(lr_factors(o, len(tokens))):
