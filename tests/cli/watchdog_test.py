@@ -147,7 +147,7 @@ class Watchdog(CliTest):
 
     def test_an_op_of_the_cpu_that_takes_longer_than_the_limit_is_no_hang(self):
         # Attention over a long sequence, of seconds.
-        config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 8, 'accumulate': 1},
+        config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 12, 'accumulate': 1},
                                    model={'family': 'gpt2', 'layers': 1, 'd_model': 128, 'heads': 1, 'ffn': 128, 'seq_len': 8192},
                                    data={'kind': 'synthetic', 'path': None}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
         outcome = self.expect(millrace('train', config), OK)
