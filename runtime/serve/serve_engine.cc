@@ -127,9 +127,10 @@ void ServeEngine::SetProblem(const std::string& problem) {
   if (!drain_until_ && !stop_) problem_ = problem;
 }
 
-void ServeEngine::Run() {
+void ServeEngine::Run(const std::function<void()>& ready) {
   try {
     SetProblem("");
+    if (ready) ready();
     while (WaitForWork()) {
       TakeCancelled();
       EndLate();

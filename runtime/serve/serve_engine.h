@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -64,8 +65,8 @@ class ServeEngine {
   ~ServeEngine();
 
   // Until Stop, or until all has been answered after Drain. Whoever is not answered then is
-  // refused (503).
-  void Run();
+  // refused (503). `ready` is called once, when tokens can be made.
+  void Run(const std::function<void()>& ready = {});
 
   // Each as RefusalOf has nothing against it.
   std::variant<JobId, ApiError> Submit(std::vector<GenerationRequest> requests,

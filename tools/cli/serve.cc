@@ -227,13 +227,14 @@ int ServeVerb(const ServeArguments& arguments) {
         api, arguments.host, static_cast<int>(arguments.port),
         {.connections = arguments.connections, .body_bytes = arguments.max_body_mib << 20});
     const bool is_v6 = arguments.host.find(':') != std::string::npos;
-    context.log.Info(
-        LogScope::kAllRanks,
-        fmt::format("serving {} at http://{}{}{}:{}", arguments.model_name, is_v6 ? "[" : "",
-                    arguments.host, is_v6 ? "]" : "", server.port()));
     {
       const StopWatch watch(engine, context.log);
-      engine.Run();
+      engine.Run([&] {
+        context.log.Info(
+            LogScope::kAllRanks,
+            fmt::format("serving {} at http://{}{}{}:{}", arguments.model_name, is_v6 ? "[" : "",
+                        arguments.host, is_v6 ? "]" : "", server.port()));
+      });
     }
     context.log.Info(LogScope::kAllRanks, "stopped serving");
     return 0;

@@ -311,6 +311,18 @@ TEST_CASE("who waits for a slot while weights change gets the new ones", "[serve
   thread.join();
 }
 
+TEST_CASE("who waits until tokens can be made is told once they can", "[serve][engine]") {
+  CheckingTokenModel model(Limits());
+  ServeEngine engine(model, 5, nullptr, {});
+  CHECK(engine.WhyNotReady() == "starting");
+  std::vector<std::string> seen;
+  engine.Run([&] {
+    seen.push_back(engine.WhyNotReady());
+    engine.Stop();
+  });
+  CHECK(seen == std::vector<std::string>{""});
+}
+
 TEST_CASE("a logit that is not finite ends what has begun, and no more", "[serve][engine]") {
   std::atomic<bool> bad = true;
   Running running({}, nullptr, [&](char call) {
