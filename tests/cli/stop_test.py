@@ -43,6 +43,8 @@ class Stop(CliTest):
         config, run, twin = self.configs()
         for rank, step in ((1, 7), (0, 16)):
             job = self.start_until(config, run, step)
+            # Saves go on beside training: the one of step 5 may be published after step 7.
+            wait_until(run.checkpoints, 'a checkpoint', job=job)
             pid = rank_pids(self.folder)[rank]
             os.kill(pid, signal.SIGKILL)
             outcome = self.expect(job.end(), RANK_LOST)
