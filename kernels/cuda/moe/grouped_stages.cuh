@@ -32,7 +32,7 @@ struct WgmmaShape {
 template <class T>
 struct WgmmaShared {
   std::byte stages[T::kStages][T::kStageBytes];
-  uint64_t full[T::kStages], empty[T::kStages];
+  uint64_t full[T::kStages], empty[T::kStages], cleared;
   StagedTile tiles[T::kStages];
   OrderedTiles list;
 };

@@ -18,9 +18,12 @@
 
 namespace millrace::cuda {
 
-// Sets a stage to zero from a depth on, by all warpgroups that multiply.
+// Sets a stage to zero from a depth on, by all warpgroups that multiply. They come here from two
+// places, those that have rows and those that have none, which synccheck takes for a fault at a
+// barrier of threads: hence one in memory.
 template <class T>
-__device__ __forceinline__ void ClearDepth(std::byte* stage, int from) {
+__device__ __forceinline__ void ClearDepth(std::byte* stage, int from, uint32_t cleared,
+                                           uint32_t parity) {
   static_assert(T::a == Lines::kRows && T::b == Lines::kRows);
   constexpr int kChunks = (T::kGroups + T::kBoxesB) * 8, kWorkers = T::kGroups * kWarpgroup;
   for (int i = static_cast<int>(threadIdx.x) - kWarpgroup; i < (kBoxDepth - from) * kChunks;
@@ -29,7 +32,9 @@ __device__ __forceinline__ void ClearDepth(std::byte* stage, int from) {
     *reinterpret_cast<uint4*>(stage + box * kBoxBytes + line * 128 + chunk * 16) = uint4{};
   }
   FenceSharedWrites();
-  asm volatile("bar.sync 1, %0;" : : "n"(kWorkers) : "memory");
+  __syncwarp();
+  if (threadIdx.x % kWarp == 0) Arrive(cleared);
+  WaitFor(cleared, parity);
 }
 
 // A warpgroup that multiplies: its sums, and where it is in the ring.
@@ -74,7 +79,10 @@ class Multiplier {
     for (int k = 0; k == 0 || k < depth; k += kBoxDepth) {
       if (k > 0) Wait();
       if constexpr (T::slots == Slots::kDepth)
-        if (k + kBoxDepth > depth) ClearDepth<T>(s_.stages[ring_.stage], depth - k);
+        if (k + kBoxDepth > depth) {
+          ClearDepth<T>(s_.stages[ring_.stage], depth - k, SharedAddress(&s_.cleared), cleared_);
+          cleared_ ^= 1;
+        }
       if constexpr (kBusy) {
         FenceSums();
 #pragma unroll
@@ -101,6 +109,7 @@ class Multiplier {
   WgmmaShared<T>& s_;
   const int group_, warp_;
   Ring ring_;
+  uint32_t cleared_ = 0;  // the parity of s_.cleared
   float sums_[T::kTileN / 2];
 };
 
@@ -119,6 +128,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       InitBarrier(SharedAddress(&s.full[i]), 1);
       InitBarrier(SharedAddress(&s.empty[i]), T::kGroups * kWarpgroup / kWarp);
     }
+    InitBarrier(SharedAddress(&s.cleared), T::kGroups * kWarpgroup / kWarp);
     FenceNewBarriers();
   }
   const int tiles = OrderTiles<T::slots, T::kTileM, T::kTileN>(g, s.list);

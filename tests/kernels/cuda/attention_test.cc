@@ -73,7 +73,10 @@ AttentionGradOp<TensorView> OnHost(DeviceOperands& operands,
                                    const AttentionGradOp<TensorView>& op) {
   AttentionGradOp<TensorView> host = op;
   AttentionGradOp<TensorView>::Visit(host, [&](TensorView& view, Access access, std::string_view) {
-    view = access == Access::kScratch ? TensorView{} : operands.OnHost(view);
+    if (access == Access::kScratch)
+      view = {};
+    else if (view)
+      view = operands.OnHost(view);
   });
   return host;
 }
