@@ -167,6 +167,11 @@ TEST_CASE("an mpirun that crashes or hangs on its way out does not hide the job'
         "mpirun ended with exit code 71 (timeout)");
   for (const Stuck stuck : {Stuck::kNoRankLeft, Stuck::kOtherHost}) {
     CHECK(Judge(Killed(stuck, Said(73, 73)), kMpirun, 0).exit_code == 73);
+    // A rank's own word, where mpirun has not come to passing it on.
+    JobEnd announced = Killed(stuck, End(0));
+    announced.said.announced_code = 71;
+    CHECK(Judge(announced, kMpirun, 0).exit_code == 71);
+    CHECK(Judge(WithHost(announced), kMpirun, 0).exit_code == 72);
     const Verdict unknown = Judge(Killed(stuck, End(0)), kMpirun, 0);
     CHECK(unknown.exit_code == 76);
     CHECK(unknown.reason == "mpirun did not end although no rank was left, and was killed");

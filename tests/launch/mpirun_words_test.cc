@@ -34,6 +34,7 @@ const std::string kPeer = Frame(
     "  Local host: oak\n  Local PID:  64\n  Peer host:  ash\n");
 const std::string kUnstarted = Frame("ORTE was unable to reliably start one or more daemons.\n");
 const std::string kRanks = "\x1emillrace-rank 0 2 41\n\x1emillrace-rank 1 2 42\n";
+const std::string kEnds = "\x1emillrace-end 74\n";
 
 struct Said {
   std::string shown;
@@ -77,6 +78,9 @@ TEST_CASE("mpirun's own frames are taken out, and every other byte passes in ord
           {kRule + "\nPrimary job  terminated nor", kRule + "\nPrimary job  terminated nor"},
           {kRule + "\nPrimary job " + kRule + "|\n", kRule + "\nPrimary job " + kRule + "|\n"},
           {"\x1emillrace-rank 0 two 41\n", "\x1emillrace-rank 0 two 41\n"},
+          {kRanks + "a\n" + kEnds + "b", "a\nb"},
+          {"\x1emillrace-end soon\n", "\x1emillrace-end soon\n"},
+          {"\x1emillrace-e", "\x1emillrace-e"},
           // Remarks, each a line.
           {"mpirun: Forwarding signal 10 to job\nok\n", "ok\n"},
           {"[east-7:13504] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n"
@@ -109,6 +113,11 @@ TEST_CASE("what mpirun says becomes facts, in pieces of any size", "[launch]") {
     CHECK(Read(kDetected, piece).facts.code == 73);
     CHECK(Read(kDetected + kAborted, piece).facts.code == 73);  // the first counts
     CHECK(Read(kDetected, piece).facts.ended);
+    CHECK(Read(kEnds + kAborted, piece).facts.code == 71);
+    CHECK(Read(kEnds + "\x1emillrace-end 75\n", piece).facts.announced_code == 74);
+    CHECK_FALSE(Read(kRanks + kEnds, piece).facts.code);
+    CHECK(Read(kRanks + kEnds, piece).facts.ended);
+    CHECK_FALSE(Read(kRanks, piece).facts.ended);
     CHECK(Read(kLost, piece).facts.lost_host == "host elm");
     CHECK(Read(kLost, piece).facts.ended);
     CHECK(Read(kPeer, piece).facts.lost_host == "host ash");

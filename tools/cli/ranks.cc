@@ -20,6 +20,7 @@
 #include "tools/cli/command.h"
 #include "tools/cli/parent_watch.h"
 #include "tools/cli/this_program.h"
+#include "tools/launch/mpirun_words.h"
 
 namespace millrace {
 namespace {
@@ -167,8 +168,10 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
   }
   DieWithParent();
   MpiRuntime mpi(nullptr, nullptr);
-  mpi.BeforeAbort(
-      [&log](const std::string& reason, int code) noexcept { log.LastWords(reason, code); });
+  mpi.BeforeAbort([&log](const std::string& reason, int code) noexcept {
+    AnnounceEnd(code);
+    log.LastWords(reason, code);
+  });
   try {
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);
     const EndJob end_job = [&mpi](const std::string& reason) {

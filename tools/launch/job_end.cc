@@ -133,8 +133,10 @@ Verdict OfMpirun(const JobEnd& end, const JobKind& kind, int stop_requests) {
   // Open MPI's mpirun 4.1.4 at times crashes or hangs on its way out, after the job has ended: the
   // job's code is what counts.
   const bool leader_failed = end.stuck != Stuck::kNo || IsSignalCode(end.code);
-  if (leader_failed && end.said.code)
-    return {*end.said.code, ReasonOfCode(kind.leader, *end.said.code), "", {}};
+  std::optional<int> code = end.said.code;
+  if (!code && end.stuck != Stuck::kNo && end.said.lost_host.empty())
+    code = end.said.announced_code;  // an mpirun that waits for a host has not come to saying it
+  if (leader_failed && code) return {*code, ReasonOfCode(kind.leader, *code), "", {}};
   return OfOwnCode(end, kind, stop_requests);
 }
 

@@ -16,8 +16,9 @@ namespace {
 constexpr size_t kRule = 74;            // dashes of a frame's first and last line
 constexpr size_t kLongest = 2000;       // no frame of mpirun's is longer
 constexpr size_t kLongestRemark = 400;  // of a line
-constexpr std::string_view kAnnouncement = "\x1emillrace-rank ";
+constexpr std::string_view kAnnouncement = "\x1emillrace-rank ", kEnding = "\x1emillrace-end ";
 constexpr size_t kLongestAnnouncement = 64;
+bool launched = false;  // this process is a rank of our launcher's
 // Of a daemon that ended while its ranks ran, Open MPI says the same as of one that never started.
 constexpr std::string_view kUnstarted = "ORTE was unable to reliably start one or more daemons";
 constexpr std::string_view kPeerLost =
@@ -33,6 +34,10 @@ constexpr std::array<std::string_view, 9> kKnown = {
     "ORTE has lost communication with a remote daemon",
     kPeerLost,
     kUnstarted};
+
+void Say(const std::string& text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
 
 // Whether words of mpirun's begin where `text` begins. kNo: none do, nor in its first `length`
 // characters. kBegun: more text decides. kWhole: `length` characters are such words.
@@ -59,12 +64,16 @@ Match MatchFrame(std::string_view text) {
 }
 
 Match MatchAnnouncement(std::string_view text) {
-  static const std::regex whole("\x1emillrace-rank \\d{1,6} \\d{1,6} \\d{1,9}\n");
+  static const std::regex whole(
+      "\x1emillrace-(?:rank \\d{1,6} \\d{1,6} \\d{1,9}|end \\d{1,3})\n");
   const size_t end = text.substr(0, kLongestAnnouncement).find('\n');
   if (end != text.npos && std::regex_match(text.begin(), text.begin() + end + 1, whole))
     return {Fit::kWhole, end + 1};
+  const auto begins = [&](std::string_view known) {
+    return known.substr(0, text.size()) == text.substr(0, known.size());
+  };
   const bool begun = end == text.npos && text.size() < kLongestAnnouncement &&
-                     kAnnouncement.substr(0, text.size()) == text.substr(0, kAnnouncement.size());
+                     (begins(kAnnouncement) || begins(kEnding));
   return {begun ? Fit::kBegun : Fit::kNo};
 }
 
@@ -129,7 +138,11 @@ std::string MpirunWords::Release() { return std::exchange(held_, {}); }
 
 // Whether these words are to be taken out.
 bool MpirunWords::Take(std::string_view words) {
-  if (words.front() == kAnnouncement.front()) {
+  if (words.starts_with(kEnding)) {
+    if (!facts_.announced_code)
+      facts_.announced_code = std::atoi(std::string(words.substr(kEnding.size())).c_str());
+    facts_.ended = true;
+  } else if (words.front() == kAnnouncement.front()) {
     int rank = 0, world = 0, pid = 0;
     std::sscanf(std::string(words.substr(kAnnouncement.size())).c_str(), "%d %d %d", &rank, &world,
                 &pid);
@@ -166,8 +179,12 @@ void AnnounceRank(std::vector<std::string>& words) {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const char* const world = std::getenv("OMPI_COMM_WORLD_SIZE");
   if (rank == nullptr || world == nullptr) return;
-  const std::string text = fmt::format("{}{} {} {}\n", kAnnouncement, rank, world, ::getpid());
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  launched = true;
+  Say(fmt::format("{}{} {} {}\n", kAnnouncement, rank, world, ::getpid()));
+}
+
+void AnnounceEnd(int exit_code) noexcept {
+  if (launched) Say(fmt::format("{}{}\n", kEnding, exit_code));
 }
 
 }  // namespace millrace

@@ -3,7 +3,7 @@
 //
 // mpirun frames what it has to say in two lines of 74 dashes. A frame is taken out only when its
 // text is one that is known (mpirun_words.cc lists them); so are mpirun's remarks about signals and
-// repeated messages, and a rank's own announcement. Every other byte passes, in order.
+// repeated messages, and a rank's own announcements. Every other byte passes, in order.
 #pragma once
 
 #include <sys/types.h>
@@ -26,6 +26,7 @@ struct MpirunFacts {
   };
   std::optional<LostRank> lost_rank;  // the first one of which mpirun said that a signal ended it
   std::optional<int> code;            // with which, as it said first, a rank ended the job
+  std::optional<int> announced_code;  // with which a rank said itself that it ends the job
   // "host NAME", the first one that was said not to answer; "a host" where its name was not said;
   // "" for none. Also said of a host on which a mere rank was lost.
   std::string lost_host;
@@ -60,5 +61,9 @@ inline constexpr char kAsRank[] = "--as-rank";
 // For the program's main(): removes that word from the front of `words`, the arguments. Says the
 // announcement where Open MPI started this process.
 void AnnounceRank(std::vector<std::string>& words);
+
+// For a rank that is about to end the job. mpirun may never say so: towards a host that has fallen
+// silent it waits for an answer first. Nothing where AnnounceRank has not spoken.
+void AnnounceEnd(int exit_code) noexcept;
 
 }  // namespace millrace
