@@ -35,7 +35,9 @@ peer_cases='an all-gather puts*,a reduce-scatter has*,a gather of rounded*,round
 rows=()
 for tool in memcheck racecheck initcheck synccheck; do rows+=("$tool|planted_faults|60|one|$tool"); done
 for tool in memcheck racecheck synccheck initcheck; do
-  rows+=("$tool|contract_test|400|one|" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
+  # A draw's thousands of rows take racecheck more than five minutes: 55 of its repeats gave no report (H100, 2026-11-24).
+  if [[ $tool == racecheck ]]; then contract_cases='~sample*'; else contract_cases=; fi
+  rows+=("$tool|contract_test|400|one|$contract_cases" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
   rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
          "$tool|cuda_mark_test|60|one|")
