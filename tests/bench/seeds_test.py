@@ -249,12 +249,12 @@ class Files(unittest.TestCase):
         def file(date, **groups):
             rows = [dict(id=f'{g}/{i}', group=g, date=date, **(dict(result={}) if i < n else dict(error='no'))) for g, n in groups.items() for i in range(4)]
             return dict(rows=rows)
-        groups = [g for g in seed_groups.on_devices() if g.name in ('short sequences', 'addresses', 'synchronisations', 'nemotron_h_1b on 1')]
-        devices = {'old': file('1', **{'short sequences': 2, 'addresses': 4}), 'new': file('2', **{'short sequences': 2, 'addresses': 3}),
+        groups = [g for g in seed_groups.on_devices() if g.name in ('short sequences', 'graph beside op by op', 'synchronisations', 'nemotron_h_1b on 1')]
+        devices = {'old': file('1', **{'short sequences': 2, 'graph beside op by op': 4}), 'new': file('2', **{'short sequences': 2, 'graph beside op by op': 3}),
                    'one card': file('3', **{'nemotron_h_1b on 1': 1})}
         chosen = {name: [g.name for g in found] for name, found in seed_page.whole_first(devices, groups).items()}
         # What nobody has measured is no matter of a file about one card alone, though it is the newest.
-        self.assertEqual(chosen, {'old': ['addresses'], 'new': ['short sequences', 'synchronisations'], 'one card': ['nemotron_h_1b on 1']})
+        self.assertEqual(chosen, {'old': ['graph beside op by op'], 'new': ['short sequences', 'synchronisations'], 'one card': ['nemotron_h_1b on 1']})
 
     def test_a_failed_row_is_run_again_and_a_refused_one_is_not(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,5 +1,4 @@
-// Many options at once: seeded draws from the whole space that the configuration allows, each
-// against its own base.
+// Many options at once: seeded draws of those that DrawOptions names, each against its own base.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

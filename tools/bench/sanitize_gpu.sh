@@ -30,6 +30,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # TOOL|PROGRAM|MOST SECONDS|HOW|CASES: HOW is one, processes or threads (two ranks on one card); CASES are Catch2's, separated by commas.
 own_attention='our own attention*,the gradient of our own attention,attention by the implementation*,forward alone*'
+own_context='our own kernels*'
 products='matmul*,column_sum,column sums*,a bf16 gradient*,a captured product*'
 peer_cases='an all-gather puts*,a reduce-scatter has*,a gather of rounded*,rounds of both*,what peers cannot*,ranks in different*'
 rows=()
@@ -40,7 +41,7 @@ for tool in memcheck racecheck synccheck initcheck; do
   rows+=("$tool|contract_test|400|one|$contract_cases" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
   rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
-         "$tool|cuda_mark_test|60|one|")
+         "$tool|cuda_mark_test|60|one|" "$tool|mamba_test|300|one|" "$tool|context_attention_test|300|one|$own_context")
   # racecheck ends in an internal error of its own beside cuBLASLt's products (CUDA 13.0, H100 and H200). Ours there are contract_test's, too.
   [[ $tool == racecheck ]] || rows+=("$tool|matmul_test|400|one|$products")
 done

@@ -147,9 +147,9 @@ def on_devices():
     groups += [
         Group("short sequences", "update", "Whole steps, GPT-2 124M, B 1, T 128, where the host's issuing is the limit.", "gpt2_124m.json",
               ["train.micro_batch=1", "model.seq_len=128"], GRAPHS, STEP + ["host", "nodes", "update_in_step"], steps=50, flags=("trace",)),
-        Group("addresses", "update", "12 steps with the addresses of every captured operand compared at each launch (execution.checked).",
-              "gpt2_30m.json", ["train.micro_batch=1", "model.seq_len=128", "execution.deterministic=true"],
-              {"not compared": [], "compared": ["execution.checked=true"]}, ["bits"], verb="train", steps=12, rounds=1),
+        Group("graph beside op by op", "update", "12 steps of the step's graph, each launch of which compares the arena's address with the one that was bound, beside the same"
+              " walked op by op (execution.checked).", "gpt2_30m.json", ["train.micro_batch=1", "model.seq_len=128", "execution.deterministic=true"],
+              {"graph": [], "op by op": ["execution.checked=true"]}, ["bits"], verb="train", steps=12, rounds=1),
         Group("allocators on uneven units", "allocators", "Llama 1B, B 1, T 2048, units of 1, 2, 4, 1, 2, 4, 1 and 1 blocks.", "llama_1b.json",
               ["train.micro_batch=1", "model.seq_len=2048", "sharding.blocks_per_unit=[1,2,4,1,2,4,1,1]", *APART],
               {a: [f"memory.allocator={a}"] for a in ALLOCATORS}, STEP + ["parameter_pool", "gradient_pool", "arena", "device"], planned=True),
