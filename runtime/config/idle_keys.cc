@@ -173,6 +173,9 @@ Rules OfDataAndTraining() {
   const Circumstance not_evaluated = ByKeys(
       {"train.eval_every"}, [](C c, Context) { return c.train.eval_every == 0; },
       "which checkpoints are best is known from their held-out loss, so set eval_every");
+  const Circumstance last_alone = ByKeys(
+      {"checkpoint.every"}, [](C c, Context) { return c.checkpoint.every == 0; },
+      "a run is saved when it ends, and the newest checkpoint stays anyway");
   const Circumstance no_policy = ByKeys(
       {"train.loss"},
       [](C c, Context) { return c.train.loss != TrainConfig::Loss::kPolicyGradient; },
@@ -205,6 +208,7 @@ Rules OfDataAndTraining() {
       {"optimizer.schedule.decay_steps", constant},
       {"optimizer.schedule.min_lr", constant},
       {"checkpoint.keep_best", not_evaluated},
+      {"checkpoint.keep_every", last_alone},
   };
 }
 

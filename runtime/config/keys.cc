@@ -256,9 +256,10 @@ std::vector<Key> OtherKeys() {
           "Checkpoints with the lowest held-out loss that stay as well; `checkpoint.every` must be "
           "a multiple of `train.eval_every`."),
       KEY(checkpoint.asynchronous, any,
-          "Training waits for a copy of the state in host memory only (12 bytes per parameter, "
-          "divided by the ranks of one copy of the model), which is written while steps go on. "
-          "false: training waits until it is on disk."),
+          "Training waits for a copy of the state in host memory only (4 bytes for each number: 12 "
+          "per parameter by AdamW, with `optimizer.moments` bf16, too, 8 by Muon; divided by the "
+          "ranks of one copy of the model), which is written while steps go on. false: training "
+          "waits until it is on disk."),
       KEY(checkpoint.on_error, any,
           "When the disk refuses a checkpoint: `continue` training and say so, or `stop` with exit "
           "code 74, as the last one of a run always does. Earlier ones stay as they are."),

@@ -23,7 +23,7 @@ std::string FirstDifference(const ShardLayout& layout, const std::vector<std::st
 // that is alone is named first.
 std::string DifferingReplicas(Engine& engine);
 
-// This rank's state at one moment: 12 bytes of host memory per element of its shards.
+// This rank's state at one moment: 4 bytes of host memory for each number of its shards.
 class KeptState {
  public:
   explicit KeptState(Engine& engine);

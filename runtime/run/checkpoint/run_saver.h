@@ -6,9 +6,10 @@
 //          rank 0's thread publishes the checkpoint and removes older ones. From one stage to the
 //          next all ranks go together, by votes that the caller exchanges: threads of saves never
 //          communicate.
-// Memory   12 bytes per element of this rank's shards (master weights and two moments), from the
-//          first save that is copied for as long as the saver lives: a run that saves only at its
-//          end needs none, nor do ranks that write nothing (replicas but the first).
+// Memory   4 bytes for each number of this rank's shards, whatever its dtype (master weights, and
+//          two moments of AdamW's or one of Muon's), from the first save that is copied for as long
+//          as the saver lives: a run that saves only at its end needs none, nor do ranks that write
+//          nothing (replicas but the first).
 // Bits     What is saved is the state at Begin, whatever is trained meanwhile.
 // Watchdog See background_job.h.
 // Errors   Of the disk: SaveOutcome::error, the same on every rank; earlier checkpoints are as they
