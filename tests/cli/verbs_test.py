@@ -149,6 +149,31 @@ class Verbs(CliTest):
         outcome = self.expect(program('inspect', tensors), BAD_DATA)
         self.expect_line(outcome.err, tensors)
 
+    def test_inspect_of_what_is_neither_says_what_it_found_and_what_it_takes(self):
+        takes = r'inspect takes a checkpoint, the folder of a run or of its checkpoints, a file \*\.safetensors, and a file or folder of tokens'
+        config, run = self.config()
+        for size in (40, 41):  # an even one could be raw tokens
+            text = self.path('notes%d.txt' % size)
+            with open(text, 'w') as f:
+                f.write('Gr\u00fc\u00dfe\t\r\n'.ljust(size - 2, 'x'))
+            self.assertEqual(os.path.getsize(text), size)
+            outcome = self.expect(program('inspect', text), BAD_DATA)
+            self.expect_line(outcome.err, r'%s is no checkpoint: it is a file of text\. %s' % (text, takes))
+        os.rename(self.path('notes40.txt'), self.path('bytes.bin'))
+        self.assertEqual(json.loads(self.expect(program('inspect', '--json', self.path('bytes.bin')), OK).out)['tokens'], 20)
+        self.expect_line(self.expect(program('inspect', config), BAD_DATA).err, r'%s is no checkpoint: it is a file of text' % config)
+        ids = self.path('ids')
+        with open(ids, 'wb') as f:
+            f.write(struct.pack('<3H', *b'abc'))
+        self.assertEqual(json.loads(self.expect(program('inspect', '--json', ids), OK).out)['tokens'], 3)
+        truncate(ids, 5)
+        self.expect_line(self.expect(program('inspect', ids), BAD_DATA).err,
+                         r'%s is no checkpoint, and cannot be read as tokens: %s has 5 bytes; raw uint16 tokens need an even number: truncated\?\. %s' % (ids, ids, takes))
+        truncate(ids, 0)
+        self.expect_line(self.expect(program('inspect', ids), BAD_DATA).err, r'%s is no checkpoint, and cannot be read as tokens: %s is empty\. %s' % (ids, ids, takes))
+        os.mkdir(self.path('a_folder'))
+        self.expect_line(self.expect(program('inspect', self.path('a_folder')), BAD_DATA).err, r'is no checkpoint, and cannot be read as tokens: the folder .*/a_folder has no non-empty \*\.bin file directly in it\. %s' % takes)
+
     def test_doctor_measures_this_host_for_plan(self):
         config, _ = self.config()
         path = self.path('this_host.json')

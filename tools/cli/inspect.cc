@@ -1,8 +1,9 @@
-// millrace inspect: what a checkpoint, a safetensors file or a token file
-// holds, and whether it is sound.
+// millrace inspect: what a checkpoint, a safetensors file or a token file holds, and whether it is
+// sound.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "runtime/base/json.h"
 #include "runtime/data/checkpoint_manifest.h"
 #include "runtime/data/checkpoint_store.h"
+#include "runtime/data/input_file.h"
 #include "runtime/data/safetensors.h"
 #include "runtime/data/token_source.h"
 #include "tools/cli/console.h"
@@ -136,13 +138,44 @@ int InspectSafetensors(const std::string& path, bool json) {
   return 0;
 }
 
-int InspectTokens(const std::string& path, bool json) {
+constexpr char kTakes[] =
+    "inspect takes a checkpoint, the folder of a run or of its checkpoints, a file *.safetensors, "
+    "and a file or folder of tokens (raw uint16, llm.c's, Megatron's)";
+
+// Whether a file that is not called *.bin, as files of tokens are, begins with nothing but text.
+// Raw tokens do not: they are uint16, of which the upper bytes are 0 or as seldom printable as the
+// lower ones. Of Megatron's with a byte per token the name says it.
+bool IsText(const std::string& path) {
+  if (std::filesystem::path(path).extension() == ".bin") return false;
+  const InputFile file(path, ErrorCode::kData);
+  std::array<unsigned char, 256> start{};
+  const auto bytes = std::min<int64_t>(file.size(), start.size());
+  file.Read(0, start.data(), bytes);
+  return bytes > 0 && std::all_of(start.begin(), start.begin() + bytes, [](unsigned char c) {
+           return c >= ' ' || c == '\n' || c == '\r' || c == '\t';
+         });
+}
+
+std::shared_ptr<const TokenSource> OpenTokens(const std::string& path) {
   TokenSourceOptions options;
   options.kind = TokenSourceOptions::Kind::kTokens;
   options.path = path;
   options.seq_len = 1;
   options.vocab = int64_t{1} << 31;
-  const auto source = OpenTokenSource(options);
+  try {
+    return OpenTokenSource(options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kData) throw;
+    throw Error(ErrorCode::kData, fmt::format("{} is no checkpoint, and cannot be read as tokens: "
+                                              "{}. {}",
+                                              path, error.what(), kTakes));
+  }
+}
+
+int InspectTokens(const std::string& path, bool json) {
+  MR_REQUIRE(ErrorCode::kData, std::filesystem::is_directory(path) || !IsText(path),
+             "{} is no checkpoint: it is a file of text. {}", path, kTakes);
+  const auto source = OpenTokens(path);
   if (json)
     std::cout << DumpJson(Json{{"kind", "tokens"},
                                {"tokens", source->windows() + 1},
