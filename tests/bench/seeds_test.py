@@ -3,6 +3,7 @@ import copy
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -273,6 +274,34 @@ class Files(unittest.TestCase):
         self.assertEqual(subprocess.run([sys.executable, '-B', str(BENCH / 'tables.py'), '--check']).returncode, 0)
         with self.assertRaisesRegex(ValueError, 'the marks'):
             tables.whole('a page without marks')
+
+    def test_each_part_of_the_readme_follows_its_samples(self):
+        def slower_step(data):
+            data['cases'][0]['decode'][0]['step_ms_samples'] = [2 * ms for ms in data['cases'][0]['decode'][0]['step_ms_samples']]
+
+        def faster_peer(data):
+            data['calls'][0]['torch'][0]['forward_tflops'] = 1188.6
+
+        def slower_program(data):
+            data['cases'] = {case: [[old, [2 * ms for ms in new]] for old, new in rounds] for case, rounds in data['cases'].items()}
+        now = tables.README.read_text()
+        for file, change, was, said in (('decode_h200', slower_step, '| gpt2_124m | 1 | 2,493 | 0.401 ', '| gpt2_124m | 1 | 1,247 | 0.802 '),
+                                        ('hybrids_h200', faster_peer, '| 128, even | 594 | 459 | 1.29 |', '| 128, even | 594 | 1189 | 0.50 |'),
+                                        ('step_gate_h200-x2', slower_program, ' | 1.0007 | ', ' | 2.0013 | ')):
+            with self.subTest(file), tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(BENCH / 'results', folder, dirs_exist_ok=True)
+                path = pathlib.Path(folder) / (file + '.json')
+                data = json.loads(path.read_text())
+                change(data)
+                path.write_text(json.dumps(data))
+                page = tables.whole(now, pathlib.Path(folder))
+                self.assertEqual([now.count(was), page.count(was), page.count(said)], [1, 0, 1])
+        for name in tables.PARTS:
+            for mark in tables.marks(name):
+                with self.assertRaisesRegex(ValueError, 'the marks'):
+                    tables.whole(now.replace(mark, ''))
+                with self.assertRaisesRegex(ValueError, 'the marks'):
+                    tables.whole(now + mark)
 
     def test_a_case_beside_its_peers(self):
         def row(variant, times, round_=1, ok=True, **raw):

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""The tables of README.md, made from the JSON in tools/bench/results: the part between the two marks.
+"""The tables of README.md, made from the JSON in tools/bench/results: each part between its two marks.
 
   python3 -B tools/bench/tables.py           # write README.md and SEEDS.md again
   python3 -B tools/bench/tables.py --check   # exit 1 when one of them is not what the JSON gives
 
-A file is one commit on one machine, so the rows of a table are, too; ours and the peers' were run in turn, round by round. Standard library only.
+A file is one commit on one machine, so the rows of a table are, too; beside peers, ours and theirs were run in turn, round by round. Standard library only.
 """
 import os, pathlib, sys
-import results, seed_page
+import device_tables, results, seed_page
 
 README = pathlib.Path(__file__).resolve().parent / "README.md"
-BEGIN, END = "<!-- made by tables.py: begin -->", "<!-- made by tables.py: end -->"
 GIB = 2**30
 HEAD = ["case", "Millrace", "deterministic", "best peer", "others", "x best peer", "x floor", "x floor by rates", "GiB, ours / best peer", "host us / graph nodes"]
 
@@ -64,26 +63,33 @@ def headline(data):
     return ["", f"`{data['command']}`, {data['machine']}, commit {data['commit']}, {when}:", "", *lines]
 
 
-def markdown(folder=results.FOLDER):
-    """What stands between the marks."""
-    text = [BEGIN, "## Beside the peers", ""]
+def peers(folder):
+    text = ["Medians in ms with 10th and 90th percentile of all rounds' steps. Memory is our arena and what PyTorch has allocated. x best peer is its median over ours, given where the",
+            "intervals do not touch. The floors are `bench --floor`'s of the same run: of our own ops alone, and by rates of the machine."]
     files = sorted(folder.glob("headline_*.json"))
-    if files:
-        text += ["Medians in ms with 10th and 90th percentile of all rounds' steps. Memory is our arena and what PyTorch has allocated. x best peer is its median over ours, given where the",
-                 "intervals do not touch. The floors are `bench --floor`'s of the same run: of our own ops alone, and by rates of the machine."]
-        for path in files:
-            text += headline(results.load(path))
-    else:
-        text += ["Not measured at this commit: `tools/bench/device_x2.sh` does it. [HISTORY.md](HISTORY.md) has the tables of earlier commits."]
-    return "\n".join([*text, END])
+    if not files:
+        return ["Not measured at this commit: `tools/bench/device_x2.sh` does it. [HISTORY.md](HISTORY.md) has the tables of earlier commits."]
+    for path in files:
+        text += headline(results.load(path))
+    return text
+
+
+PARTS = {"peers": peers, "decode": device_tables.decode, "hybrids": device_tables.hybrids, "gate": device_tables.gate}
+
+
+def marks(name):
+    return f"<!-- made by tables.py: {name}: begin -->", f"<!-- made by tables.py: {name}: end -->"
 
 
 def whole(text, folder=results.FOLDER):
     """README.md with what the JSON gives."""
-    begin, end = text.find(BEGIN), text.find(END)
-    if begin < 0 or end < begin:
-        raise ValueError(f"{README}: the marks {BEGIN} and {END} are not there, in this order")
-    return text[:begin] + markdown(folder) + text[end + len(END):]
+    for name, made in PARTS.items():
+        begin, end = marks(name)
+        first, last = text.find(begin), text.find(end)
+        if first < 0 or last < first or text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"{README}: the marks {begin} and {end} are not there once each, in this order")
+        text = text[:first] + "\n".join([begin, *made(folder), ""]) + text[last:]
+    return text
 
 
 def main():

@@ -1,0 +1,76 @@
+"""README.md's tables of one device: decode, the kernels of hybrids, and two programs in turn, from the JSON that a call kept. Standard library only."""
+import json
+import results, step_gate
+
+
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def table(heads, lines):
+    return ["| " + " | ".join(heads) + " |", "|---|" + "--:|" * (len(heads) - 1), *("| " + " | ".join(line) + " |" for line in lines)]
+
+
+def spread(samples, form):
+    return "{0} ({1}, {2})".format(*(form.format(value) for value in results.spread(samples)))
+
+
+def decode(folder):
+    """One file: cases in a row on one device, of one program."""
+    data = load(folder / "decode_h200.json")
+    lines = [[case["case"], str(row["batch"]), f"{1e3 * row['batch'] / results.quantile(row['step_ms_samples'], 0.5):,.0f}", spread(row["step_ms_samples"], "{:.3f}"),
+              f"{results.quantile(row['prefill_ms_samples'], 0.5):.2f}"] for case in data["cases"] for row in case["decode"]]
+    first = data["cases"][0]
+    last = first["prompt_tokens"] + first["warmup"] + first["steps"]
+    return [f"`{first['command']}` and the same of the other configurations, {data['device']}, of \"{data['sources']}\", {data['date']}: {first['steps']} steps",
+            f"at contexts up to {last}. Medians in ms with 10th and 90th percentile; most of these is context, as a step at {last} reads more than the first. Prefill is of {first['prompt_tokens']}",
+            "tokens, the median of its sequences; at batch 1 it is one sample, which has the first launches in it.", "",
+            *table(["model", "batch", "tokens/s", "ms a step", "prefill, ms"], lines)]
+
+
+PRODUCTS = {"forward": "forward_tflops", "input gradient": "input_gradient_tflops", "weight gradient, bf16": "weight_gradient_tflops"}
+
+
+def times(first, second):
+    """"0.96 to 1.07": how many times as long `second` took, from the least to the most."""
+    parts = sorted(b / a for a, b in zip(first, second))
+    return f"{parts[0]:.2f} to {parts[-1]:.2f}"
+
+
+def hybrids(folder):
+    """The call that has the peer's products, and how far another call on another card was from it."""
+    data = load(folder / "hybrids_h200.json")
+    call, other = data["calls"]
+    ours = {(row["experts"], row["load"], row["product"]): row["tflops"] for row in call["grouped"]}
+    lines = []
+    for peer in call["torch"]:
+        line = [f"{peer['experts']}, {peer['load']}"]
+        for product, key in PRODUCTS.items():
+            rate = ours[(peer["experts"], peer["load"], product)]
+            line += [f"{rate:.0f}", f"{peer[key]:.0f}", f"{rate / peer[key]:.2f}"]
+        lines.append(line + [f"{ours[(peer['experts'], peer['load'], 'weight gradient, f32')]:.0f}"])
+    text = [f"`{call_command(data, 'grouped_bench')}` and `{call_command(data, 'torch_grouped')}`, {data['device']}, of \"{call['sources']}\", {data['date']}.",
+            f"Medians, TFLOP/s; bf16, 49152 rows, 2688 -> 1856; {data['peer']}. Zipf: expert e has a share of the rows in proportion to 1 / (e + 1).", "",
+            *table(["experts, load", "forward", "torch", "ratio", "input gradient", "torch", "ratio", "weight gradient", "torch", "ratio", "the same into f32"], lines), ""]
+    ops = {}
+    for row in call["ssd"]:
+        ops.setdefault(row["op"], {})[row["size"]] = f"{row['ms']:.3f} ({row['least_ms']:.3f}, {row['most_ms']:.3f})"
+    sizes = list(dict.fromkeys(row["size"] for row in call["ssd"]))
+    products, scans, rest = ([[row["ms"] for row in each[key] if key == "grouped" or row["op"].startswith("scan") == scan] for each in (call, other)]
+                             for key, scan in (("grouped", False), ("ssd", True), ("ssd", False)))
+    text += [f"`{call_command(data, 'ssd_bench')}` in the same call: median ms with the least and the most, state 128, heads (H) of 64, 8 groups.", "",
+             *table(["op of a Mamba-2 mixer", *sizes], [[op, *(row[size] for size in sizes)] for op, row in ops.items()]), "",
+             f"Another call on another card, of \"{other['sources']}\", took {times(*products)} times as long for products, {times(*scans)} for scans, {times(*rest)} for the rest."]
+    return text
+
+
+def call_command(data, word):
+    return next(command for command in data["commands"] if word in command)
+
+
+def gate(folder):
+    data = load(folder / "step_gate_h200-x2.json")
+    lines = [step_gate.row(case, samples)[0] for case, samples in data["cases"].items()]
+    return [f"{data['device']}, {data['old']} beside {data['new']}, {data['date']}. Medians in ms with the 10th and 90th percentile of three rounds' steps:", "",
+            *table(["case", "old, ms", "new, ms", "new / old", "by round"], []), *lines]
