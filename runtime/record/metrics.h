@@ -9,7 +9,7 @@
 
 #include "runtime/data/file_system.h"
 #include "runtime/data/jsonl_appender.h"
-#include "runtime/record/metrics_server.h"
+#include "runtime/record/step_figures.h"
 #include "runtime/record/step_report.h"
 #include "runtime/record/tensorboard.h"
 
@@ -59,7 +59,7 @@ class MetricsFile {
 // The numbers of a line of metrics.jsonl that are worth a curve, under the same names.
 std::vector<EventScalar> ScalarsOf(const StepReport& report);
 
-// The numbers of a line, and of the saves until then, for MetricsServer.
+// The numbers of a line, and of the saves until then, for NewestFigures.
 StepFigures FiguresOf(const StepReport& report, const SaveTotals& saves);
 
 // "0x3f9d70a4": the bits of the float32 nearest to `value`.

@@ -9,9 +9,9 @@
 
 namespace millrace {
 
-RunFiles::RunFiles(const Config& config, int64_t step, OldMetrics old, MetricsServer* server,
+RunFiles::RunFiles(const Config& config, int64_t step, OldMetrics old, NewestFigures* figures,
                    std::function<void(const std::string&)> warn)
-    : config_(config), server_(server), warn_(std::move(warn)) {
+    : config_(config), figures_(figures), warn_(std::move(warn)) {
   Open(step, old);
   if (metrics_->dropped() > 0)
     warn_(fmt::format("{} steps after step {} were not saved: they are trained again",
@@ -36,7 +36,7 @@ void RunFiles::OnStepDone(const StepReport& report, const SaveTotals& saves) {
   if (!said.empty())
     warn_(said + (waits ? "; training goes on, and its lines wait in memory" : ""));
   if (events_ != nullptr) events_->Append(report.step, ScalarsOf(report));
-  if (server_ != nullptr) server_->Store(FiguresOf(report, saves));
+  if (figures_ != nullptr) figures_->Store(FiguresOf(report, saves));
 }
 
 void RunFiles::OnRollBack(const std::vector<RollBack>& made, const std::string& state) {

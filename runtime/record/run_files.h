@@ -1,5 +1,5 @@
 // The files of run.dir that are written as a run goes on: metrics.jsonl, roll_backs.jsonl, event
-// files, summary.json; and what the metrics port shows. Rank 0's.
+// files, summary.json; and the newest figures. Rank 0's.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 #include "runtime/config/config.h"
 #include "runtime/record/metrics.h"
-#include "runtime/record/metrics_server.h"
+#include "runtime/record/step_figures.h"
 #include "runtime/record/step_observer.h"
 #include "runtime/record/tensorboard.h"
 
@@ -18,8 +18,8 @@ namespace millrace {
 class RunFiles final : public StepObserver {
  public:
   // The run goes on after `step`. Says what became of the lines of an earlier call. `config` and
-  // `server` (null: none) outlive it; `warn` is called from the observer's calls and from Sync.
-  RunFiles(const Config& config, int64_t step, OldMetrics old, MetricsServer* server,
+  // `figures` (null: none) outlive it; `warn` is called from the observer's calls and from Sync.
+  RunFiles(const Config& config, int64_t step, OldMetrics old, NewestFigures* figures,
            std::function<void(const std::string&)> warn);
 
   // Error(kIo) where a line waits for the disk and checkpoint.on_error is stop.
@@ -36,7 +36,7 @@ class RunFiles final : public StepObserver {
   void Open(int64_t step, OldMetrics old);
 
   const Config& config_;
-  MetricsServer* const server_;
+  NewestFigures* const figures_;
   const std::function<void(const std::string&)> warn_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<TensorBoardFile> events_;  // when run.tensorboard asks for them

@@ -11,7 +11,7 @@
 
 #include "runtime/data/file_system.h"
 #include "runtime/plan/cost/machine.h"
-#include "runtime/record/metrics_server.h"
+#include "runtime/record/step_figures.h"
 #include "runtime/record/step_observer.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/session.h"
@@ -23,9 +23,8 @@ struct TrainOptions {
   // Where each configuration key's value comes from, as LoadedConfig has it: recorded in
   // run.dir/config.json.
   std::map<std::string, std::string> origin = {};
-  MetricsServer* metrics_server =
-      nullptr;                  // rank 0's: is given each step when its line has been written
-  FileSystem* files = nullptr;  // that checkpoints are written with; null: the machine's
+  NewestFigures* figures = nullptr;  // rank 0's: each step's, when its line has been written
+  FileSystem* files = nullptr;       // that checkpoints are written with; null: the machine's
   // Step (1-based) whose ops are timed, of all ranks, for run.dir/timeline.json (step_trace.h); 0:
   // none. On CUDA the two before it run with events between their ops, too; where the call begins
   // later than these, none. Not in checked execution.

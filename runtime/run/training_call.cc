@@ -80,7 +80,7 @@ void TrainingLoop::BeginRecord(const std::optional<ResumedRun>& resumed,
   const bool anew = !goes_on && (resumed || config_.checkpoint.resume == ResumePolicy::kNever);
   files_ = std::make_unique<RunFiles>(
       config_, result_.first_step, anew ? OldMetrics::kSetAside : OldMetrics::kDropTail,
-      options_.metrics_server, [this](const std::string& text) { Warn(text); });
+      options_.figures, [this](const std::string& text) { Warn(text); });
   observers_.push_back(files_.get());
   plan_stages_ = PlanStages(config_, session_.run());
   RecordedCall call =

@@ -10,13 +10,14 @@
 #include "runtime/base/host_name.h"
 #include "runtime/base/mesh.h"
 #include "runtime/plan/graph/model_flops.h"
-#include "runtime/record/metrics_server.h"
+#include "runtime/record/step_figures.h"
 #include "runtime/run/training.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"
 #include "tools/cli/text.h"
 #include "tools/cli/this_program.h"
+#include "tools/serve/metrics_server.h"
 
 namespace millrace {
 namespace {
@@ -89,9 +90,10 @@ int TrainVerb(const TrainArguments& arguments) {
     const Config& config = context.config.config;
     Console console(StdoutIsTerminal(), context.log);
     const std::unique_ptr<RunLock> lock = LockRun(context);
+    NewestFigures figures;
     std::unique_ptr<MetricsServer> metrics_server;
     if (context.leader() && arguments.metrics_port) {
-      metrics_server = std::make_unique<MetricsServer>(*arguments.metrics_port);
+      metrics_server = std::make_unique<MetricsServer>(figures, *arguments.metrics_port);
       std::cout << fmt::format("metrics: http://127.0.0.1:{}/metrics", metrics_server->port())
                 << std::endl;
     }
@@ -102,7 +104,8 @@ int TrainVerb(const TrainArguments& arguments) {
     MR_REQUIRE(ErrorCode::kConfig, arguments.trace_step == 0 || !config.execution.checked,
                "--trace-step times ops one by one: not with execution.checked = true");
     const std::unique_ptr<FileSystem> disk = FaultyDisk(disk_faults, context.factory.rank());
-    TrainOptions options{context.machine, context.config.origin, metrics_server.get(), disk.get()};
+    TrainOptions options{context.machine, context.config.origin,
+                         metrics_server ? &figures : nullptr, disk.get()};
     options.trace_step = arguments.trace_step;
     options.on_begin = [&context] { OpenLog(context); };
     PlanSelection all = plans;

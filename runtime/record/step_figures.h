@@ -1,22 +1,13 @@
-// The figures of the newest step for Prometheus, over HTTP, while a run goes on. Rank 0 has one.
+// The figures of the newest step, for whoever shows them while a run goes on, and their text for
+// Prometheus (text exposition format 0.0.4).
 //
-// Format    Text exposition format 0.0.4. GET /metrics (a query is ignored) is answered with 200,
-//           every other request with 404. Until Store was called the text is empty: no figure is
-//           made up.
-// Network   127.0.0.1 only. One connection at a time, closed after its answer, and whatever its
-//           client does after two seconds at the latest.
-// Threads   One, which takes no signals. Store copies a small struct under a mutex that is never
-//           held while a client is waited for.
-// Errors    Of the constructor: Error(kConfig) where the port cannot be had. None later: a
-//           connection that fails is dropped.
-// Source    prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
+// Source  prometheus.io/docs/instrumenting/exposition_formats, "Text-based format".
 #pragma once
 
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "runtime/record/eval_scores.h"
@@ -56,42 +47,17 @@ struct StepFigures {
 // NaN and infinities as Prometheus writes them; other values read back as the same double.
 std::string PrometheusText(const StepFigures& figures);
 
-class MetricsServer {
+// Where training puts a step's figures, and others take them: by any threads.
+class NewestFigures {
  public:
-  // `port` in [0, 65535]; 0: the kernel chooses one that is free. Connections are taken from here
-  // on.
-  explicit MetricsServer(int port);
-  // Does not wait for a client.
-  ~MetricsServer();
-  MetricsServer(const MetricsServer&) = delete;
-  MetricsServer& operator=(const MetricsServer&) = delete;
-
-  int port() const noexcept { return port_; }
+  // Scores stay until there are newer ones.
   void Store(const StepFigures& figures);
+  // PrometheusText; empty before the first Store: no figure is made up.
+  std::string Text() const;
 
  private:
-  class Descriptor {
-   public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    ~Descriptor();
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const noexcept { return fd_; }
-
-   private:
-    const int fd_;
-  };
-  class Connection;
-
-  std::string Text();
-  void Run();
-
-  const Descriptor listener_;
-  const Descriptor stop_;  // an eventfd: readable from the destructor on
-  int port_ = 0;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::optional<StepFigures> figures_;  // under mutex_
-  std::thread thread_;
 };
 
 }  // namespace millrace

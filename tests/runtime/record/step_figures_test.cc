@@ -1,19 +1,9 @@
-// The text that Prometheus reads, and a server that has nothing to say yet.
-#include "runtime/record/metrics_server.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+// The text that Prometheus reads.
+#include "runtime/record/step_figures.h"
 
 #include <catch2/catch.hpp>
-#include <chrono>
 #include <limits>
-#include <optional>
 #include <string>
-#include <thread>
-
-#include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
@@ -30,32 +20,6 @@ std::string Samples(const std::string& text) {
   }
   return samples;
 }
-
-int Connected(int port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-  return fd;
-}
-
-// What the server answers to GET /metrics, status line and headers included.
-std::string Scrape(int port) {
-  const int fd = Connected(port);
-  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-  REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
-          static_cast<ssize_t>(request.size()));
-  std::string answer;
-  char buffer[256];
-  for (ssize_t got; (got = ::recv(fd, buffer, sizeof buffer, 0)) > 0;)
-    answer.append(buffer, static_cast<size_t>(got));
-  ::close(fd);
-  return answer;
-}
-
-std::string BodyOf(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
 
 const StepFigures kFigures{
     12, 2.5, 0.1, 3e-05, 12345.75, 0.0625, 5'000'000'007, 3, 9'007'199'254'740'993, 2};
@@ -146,11 +110,11 @@ TEST_CASE("scores stay until there are newer ones", "[metrics]") {
                                "millrace_score{task=\"ppl:t\",metric=\"bits_per_byte\"} 1.5\n"
                                "millrace_score{task=\"ppl:t\",metric=\"loss\"} 2\n";
   CHECK(PrometheusText(figures) == expected);
-  MetricsServer server(0);
-  server.Store(figures);
+  NewestFigures newest;
+  newest.Store(figures);
   figures.scores.clear();
-  server.Store(figures);
-  CHECK(Scrape(server.port()).ends_with(expected));
+  newest.Store(figures);
+  CHECK(newest.Text() == expected);
 }
 
 TEST_CASE("values that are not finite are written as Prometheus reads them", "[metrics]") {
@@ -164,39 +128,14 @@ TEST_CASE("values that are not finite are written as Prometheus reads them", "[m
 }
 
 TEST_CASE("before the first step the text is empty, then it is the newest step's", "[metrics]") {
-  MetricsServer server(0);
-  REQUIRE(server.port() > 0);
-  const std::string empty = Scrape(server.port());
-  CHECK(empty.starts_with("HTTP/1.1 200 OK\r\n"));
-  CHECK(BodyOf(empty).empty());
-  server.Store(kFigures);
-  CHECK(BodyOf(Scrape(server.port())) == PrometheusText(kFigures));
+  NewestFigures newest;
+  CHECK(newest.Text().empty());
+  newest.Store(kFigures);
+  CHECK(newest.Text() == PrometheusText(kFigures));
   StepFigures next = kFigures;
   next.step = 13;
-  server.Store(next);
-  CHECK(BodyOf(Scrape(server.port())) == PrometheusText(next));
-}
-
-TEST_CASE("a port that is taken is refused, and free again afterwards", "[metrics]") {
-  int port = 0;
-  {
-    MetricsServer server(0);
-    port = server.port();
-    CHECK_THROWS_AS(MetricsServer(port), Error);
-    Scrape(port);
-  }
-  MetricsServer again(port);
-  CHECK(again.port() == port);
-}
-
-TEST_CASE("the server ends at once while a client is silent", "[metrics]") {
-  std::optional<MetricsServer> server(std::in_place, 0);
-  const int silent = Connected(server->port());
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is waited for
-  const auto start = std::chrono::steady_clock::now();
-  server.reset();
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
-  ::close(silent);
+  newest.Store(next);
+  CHECK(newest.Text() == PrometheusText(next));
 }
 
 }  // namespace
