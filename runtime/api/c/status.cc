@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <cstring>
 #include <new>
+#include <type_traits>
 
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
@@ -41,24 +44,29 @@ const CodeName* Find(int32_t code) {
   return found == kCodes.end() ? nullptr : found;
 }
 
-// What is said when there is no memory to say more. Its texts fit into the strings themselves.
+// What is said when there is no memory to say more.
 mr_status* OutOfMemory() noexcept {
-  static mr_status status{MR_DOES_NOT_FIT, "out of memory", ""};
+  static mr_status status{MR_DOES_NOT_FIT, 1, "out of memory", ""};
   return &status;
 }
+
+mr_status* New(int32_t code, const char* message, const char* pointer) noexcept {
+  const size_t message_bytes = std::strlen(message) + 1, pointer_bytes = std::strlen(pointer) + 1;
+  auto* const block =
+      static_cast<char*>(std::malloc(sizeof(mr_status) + message_bytes + pointer_bytes));
+  if (block == nullptr) return OutOfMemory();
+  char* const texts = block + sizeof(mr_status);
+  std::memcpy(texts, message, message_bytes);
+  std::memcpy(texts + message_bytes, pointer, pointer_bytes);
+  return new (block) mr_status{code, 0, texts, texts + message_bytes};
+}
+
+static_assert(std::is_trivially_destructible_v<mr_status>);
 
 // Those of programs, but for a caller's mistake, which no program makes.
 int32_t CodeOf(ErrorCode code) {
   return code == ErrorCode::kInvalidArgument ? static_cast<int32_t>(MR_INVALID_ARGUMENT)
                                              : ExitCode(code);
-}
-
-mr_status* New(int32_t code, const std::string& message, const std::string& pointer) noexcept {
-  try {
-    return new mr_status{code, message, pointer};
-  } catch (...) {
-    return OutOfMemory();
-  }
 }
 
 }  // namespace
@@ -69,7 +77,7 @@ mr_status* StatusOfCurrentException() noexcept {
   } catch (const CallError& error) {
     return New(error.code(), error.what(), "");
   } catch (const ConfigError& error) {
-    return New(MR_CONFIG, error.what(), error.pointer());
+    return New(MR_CONFIG, error.what(), error.pointer().c_str());
   } catch (const Error& error) {
     return New(CodeOf(error.code()), error.what(), "");
   } catch (const std::bad_alloc&) {
@@ -87,12 +95,8 @@ using millrace::Find;
 
 mr_status* mr_status_new(int32_t code, const char* message) {
   const bool known = Find(code) != nullptr && code != MR_OK;
-  try {
-    return new mr_status{known ? code : static_cast<int32_t>(MR_CALLBACK),
-                         message == nullptr ? "" : message, ""};
-  } catch (...) {
-    return millrace::OutOfMemory();
-  }
+  return millrace::New(known ? code : static_cast<int32_t>(MR_CALLBACK),
+                       message == nullptr ? "" : message, "");
 }
 
 int32_t mr_status_code(const mr_status* status) {
@@ -105,13 +109,13 @@ const char* mr_status_name(int32_t code) {
 }
 
 const char* mr_status_message(const mr_status* status) {
-  return status == nullptr ? "" : status->message.c_str();
+  return status == nullptr ? "" : status->message;
 }
 
 const char* mr_status_pointer(const mr_status* status) {
-  return status == nullptr ? "" : status->pointer.c_str();
+  return status == nullptr ? "" : status->pointer;
 }
 
 void mr_status_free(mr_status* status) {
-  if (status != millrace::OutOfMemory()) delete status;
+  if (status != nullptr && status->is_static == 0) std::free(status);
 }

@@ -8,10 +8,13 @@
 
 #include "runtime/api/c/millrace.h"
 
-// A status that could not be allocated is one that is never freed (status.cc).
+// One block of malloc's, texts included: a status of this library's may be read and freed by the
+// other one of the process (run_functions.h), each of which has a C++ library of its own.
 struct mr_status {
-  int32_t code = MR_INTERNAL;
-  std::string message, pointer;
+  int32_t code;
+  int32_t is_static;  // 1: nobody frees it, for want of memory (status.cc)
+  const char* message;
+  const char* pointer;
 };
 
 namespace millrace {
