@@ -387,6 +387,29 @@ class Wheel(unittest.TestCase):
         with self.assertRaisesRegex(millrace.InvalidArgument, 'world 2'):
             millrace.Run(CONFIG, mpi=True, world=2)
 
+    def test_runs_on_threads_have_the_bits_that_each_has_alone(self):
+        config = {
+            'model': {'family': 'gpt2', 'layers': 2, 'd_model': 96, 'heads': 2, 'seq_len': 48, 'vocab': 64},
+            'train': {'steps': 99, 'micro_batch': 4, 'accumulate': 1},
+        }
+
+        def train(losses):
+            with millrace.Run(config) as run:
+                run.init()
+                for step in range(60):
+                    tokens = [[(2 * step + 3 * row + i * (row + 1)) % 64 for i in range(49)] for row in range(4)]
+                    losses.append(run.step(tokens).loss)
+
+        alone, beside = [], [[], [], [], []]
+        train(alone)
+        threads = [threading.Thread(target=train, args=(losses,)) for losses in beside]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(alone), 60)
+        self.assertEqual(beside, 4 * [alone])
+
     def test_ranks_are_threads(self):
         self.assertEqual(len(self.ranks_as_threads()), 3)
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
 
 FMT_BEGIN_NAMESPACE
 namespace detail {
@@ -24,6 +25,27 @@ template FMT_API void vformat_to(buffer<char>&, string_view,
 
 }  // namespace detail
 FMT_END_NAMESPACE
+
+// OpenBLAS's archive for one thread keeps a table of buffers without a lock: of two threads that
+// multiply at once, each with a run of its own, both could be given the same one. The linker sends
+// its callers here (--wrap).
+extern "C" {
+void* AllocateOfBlas(int place) asm("__real_blas_memory_alloc");
+void FreeOfBlas(void* buffer) asm("__real_blas_memory_free");
+void* AllocateForBlas(int place) asm("__wrap_blas_memory_alloc");
+void FreeForBlas(void* buffer) asm("__wrap_blas_memory_free");
+}
+namespace {
+constinit std::mutex buffers_of_blas;
+}
+void* AllocateForBlas(int place) {
+  const std::lock_guard lock(buffers_of_blas);
+  return AllocateOfBlas(place);
+}
+void FreeForBlas(void* buffer) {
+  const std::lock_guard lock(buffers_of_blas);
+  FreeOfBlas(buffer);
+}
 
 // Debian's archive of the C++ library calls it for std::random_device, and glibc has it from 2.36
 // on: with this one the library runs where there is 2.34. Not exported.
