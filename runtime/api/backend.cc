@@ -17,9 +17,11 @@ Backend ChooseBackend(const Config& config) {
     case Wanted::kAuto:
       return CudaBuiltIn() && VisibleGpus() > 0 ? Backend::kCuda : Backend::kCpu;
     case Wanted::kCuda:
-      MR_REQUIRE(ErrorCode::kDevice, VisibleGpus() > 0,
-                 "execution.backend is cuda, but no GPU is visible here (`millrace doctor` says "
-                 "why); `auto` and `cpu` run without one");
+      MR_REQUIRE(
+          ErrorCode::kDevice, VisibleGpus() > 0,
+          "execution.backend is cuda, but no GPU is visible here: {} (`millrace doctor` says "
+          "more); `auto` and `cpu` run without one",
+          WhyNoGpu());
       return Backend::kCuda;
   }
   return Backend::kCpu;
@@ -30,8 +32,8 @@ BackendTraits TraitsOf(Backend backend, int world) {
 }
 
 RankDevice MakeRankDevice(Backend backend, CommFactory& host, Log& log, const Config& config,
-                          const Mesh& mesh) {
-  if (backend == Backend::kCuda) return MakeCudaRankDevice(host, log, config, mesh);
+                          const Mesh& mesh, std::optional<int> gpu) {
+  if (backend == Backend::kCuda) return MakeCudaRankDevice(host, log, config, mesh, gpu);
   RankDevice rank;
   rank.notice = DecidePeerMemory(config.execution.peer_memory, backend, mesh, {}).notice;
   rank.device = MakeHostDevice();

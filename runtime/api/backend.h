@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/comm_factory.h"
@@ -21,6 +22,8 @@ namespace millrace {
 bool CudaBuiltIn();
 // GPUs that this process may use; 0 without CUDA or a driver. Makes no context.
 int VisibleGpus();
+// Of VisibleGpus() == 0, in CUDA's words.
+std::string WhyNoGpu();
 
 // What a rank needs of its device; `comms` moves that device's memory. Members die in reverse
 // order.
@@ -40,13 +43,34 @@ Backend ChooseBackend(const Config& config);
 // Without a device: what it has for the arena is not known.
 BackendTraits TraitsOf(Backend backend, int world);
 
-// A collective: which GPU a rank takes is gpu_choice.h's.
+// A collective: which GPU a rank takes is gpu_choice.h's, unless `gpu` says so on every rank.
 // Error(kConfig) also where execution.peer_memory asks for what cannot be. `mesh` is the run's; the
 // log outlives the result.
 RankDevice MakeRankDevice(Backend backend, CommFactory& host, Log& log, const Config& config,
-                          const Mesh& mesh);
+                          const Mesh& mesh, std::optional<int> gpu = std::nullopt);
 
 // The part that needs CUDA; an error of ours in a build without it.
-RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh);
+RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh,
+                              std::optional<int> gpu);
+
+// A GPU's number among those that this process sees; 0 of a host.
+int OrdinalOf(const Device& device);
+// Blocks until all that any part of this process has given a GPU to do is done, whatever stream it
+// is on; a host has nothing to wait for.
+void WaitForAllOf(const Device& device);
+
+// CUDA's current device is each thread's own, and belongs to the program that calls: what the
+// thread had comes back at the end of the scope. Of a host: nothing.
+class DeviceOfThread {
+ public:
+  DeviceOfThread() noexcept;
+  ~DeviceOfThread();
+  DeviceOfThread(const DeviceOfThread&) = delete;
+  DeviceOfThread& operator=(const DeviceOfThread&) = delete;
+  void Use(const Device& device);
+
+ private:
+  void* had_ = nullptr;  // a context
+};
 
 }  // namespace millrace

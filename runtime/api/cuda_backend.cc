@@ -72,8 +72,15 @@ int VisibleGpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh) {
-  auto device = std::make_unique<CudaDevice>(ChooseGpu(host, HostName(), GpuIds()));
+std::string WhyNoGpu() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  return status == cudaSuccess ? "CUDA_VISIBLE_DEVICES leaves none" : cudaGetErrorString(status);
+}
+
+RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config, const Mesh& mesh,
+                              std::optional<int> gpu) {
+  auto device = std::make_unique<CudaDevice>(gpu ? *gpu : ChooseGpu(host, HostName(), GpuIds()));
   RankDevice rank;
   rank.ranges = MakeNvtxRanges();
   rank.environment.ranges = rank.ranges.get();

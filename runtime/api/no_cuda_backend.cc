@@ -7,11 +7,18 @@ namespace millrace {
 
 bool CudaBuiltIn() { return false; }
 int VisibleGpus() { return 0; }
+std::string WhyNoGpu() { return "this build has no CUDA"; }
 std::vector<LibraryReport> LoadedCudaLibraries() { return {}; }
 std::string CudaOfDriver() { return ""; }
 
-RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&) {
+RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&, std::optional<int>) {
   MR_FAIL("this build has no CUDA");
 }
+
+int OrdinalOf(const Device&) { return 0; }
+void WaitForAllOf(const Device&) {}
+DeviceOfThread::DeviceOfThread() noexcept = default;
+DeviceOfThread::~DeviceOfThread() = default;
+void DeviceOfThread::Use(const Device&) {}
 
 }  // namespace millrace

@@ -61,6 +61,7 @@ RunCall::RunCall(mr_run* handle) : handle_(handle) {
                     "the run serves another call, of another thread or around this callback");
   if (!entry_->run) throw CallError(MR_INVALID_ARGUMENT, "run was destroyed while this call began");
   run_ = entry_->run;
+  thread_.Use(run_->session().device());
   call_ = std::make_unique<CallbackLog::Call>(run_->log());
 }
 

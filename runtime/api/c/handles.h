@@ -7,13 +7,15 @@
 #include <memory>
 #include <mutex>
 
+#include "runtime/api/backend.h"
 #include "runtime/api/c/linked_run.h"
 
 namespace millrace {
 
 mr_run* NewHandle(std::shared_ptr<LinkedRun> run);
 
-// The run behind a handle, for one call of the program: its log speaks on this thread meanwhile.
+// The run behind a handle, for one call of the program: its log speaks on this thread meanwhile,
+// and its device is the thread's.
 // CallError MR_INVALID_ARGUMENT: none, or no more. MR_BUSY: it serves another call.
 class RunCall {
  public:
@@ -32,6 +34,7 @@ class RunCall {
   mr_run* handle_;
   std::shared_ptr<Entry> entry_;
   std::unique_lock<std::mutex> lock_;  // after what it locks
+  DeviceOfThread thread_;              // what a run destroys is on its device
   std::shared_ptr<LinkedRun> run_;
   std::unique_ptr<CallbackLog::Call> call_;  // ends first
 };

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "runtime/api/backend.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/layout/param_runs.h"
@@ -24,9 +25,14 @@ struct Lent {
 
 void Return(DLManagedTensorVersioned* tensor) {
   auto* const lent = static_cast<Lent*>(tensor->manager_ctx);
-  const std::shared_ptr<LinkedRun> run = std::move(lent->run);
+  DeviceOfThread thread;  // where the run ends, if this is the last of it
+  std::shared_ptr<LinkedRun> run = std::move(lent->run);
   delete lent;
-  --run->lent();
+  run->TakeBack();
+  mr_status_free(Guarded([&] {
+    thread.Use(run->session().device());
+    run.reset();
+  }));
 }
 
 ParamId Find(const ShardLayout& layout, const std::string& name) {
@@ -64,8 +70,6 @@ DLManagedTensorVersioned* Lend(const std::shared_ptr<LinkedRun>& run,
     throw CallError(MR_UNSUPPORTED, tensor.name +
                                         " is stored as columns of two parameters, and "
                                         "weights are lent where they lie");
-  if (engine.device().captures())
-    throw CallError(MR_UNSUPPORTED, "weights on a GPU cannot be lent yet");
   const ShardLayout& layout = engine.layout();
   const ParamId param = Find(layout, tensor.param);
   const int64_t begin = WholeAt(layout, param, run->session().rank(), tensor.name);
@@ -74,6 +78,9 @@ DLManagedTensorVersioned* Lend(const std::shared_ptr<LinkedRun>& run,
            "master weights of {} are {}, in {} dims", tensor.name, Name(shard.dtype()),
            tensor.shape.size());
   auto lent = std::make_unique<Lent>();
+  WaitForAllOf(engine.device());  // whatever stream they are read on
+  const DLDevice device = {engine.device().captures() ? kDLCUDA : kDLCPU,
+                           OrdinalOf(engine.device())};
   const size_t dims = tensor.shape.size();
   std::copy(tensor.shape.begin(), tensor.shape.end(), lent->shape.begin());
   int64_t stride = 1;
@@ -84,7 +91,7 @@ DLManagedTensorVersioned* Lend(const std::shared_ptr<LinkedRun>& run,
   lent->tensor.deleter = Return;
   lent->tensor.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
   lent->tensor.dl_tensor = {shard.as<float>() + begin + tensor.first_row * tensor.columns,
-                            {kDLCPU, 0},
+                            device,
                             static_cast<int32_t>(dims),
                             {kDLFloat, 32, 1},
                             lent->shape.data(),

@@ -99,7 +99,10 @@ void LinkedRun::Release(int32_t part, mr_memory* result) {
   });
   RequireSamePart(part);
   MovedMemory moved;
-  Touch([&] { moved = Moved([&] { return engine.Release(PartOf(part)); }); });
+  Touch([&] {
+    AwaitReaders();
+    moved = Moved([&] { return engine.Release(PartOf(part)); });
+  });
   Report(moved, result);
 }
 

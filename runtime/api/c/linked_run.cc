@@ -68,11 +68,21 @@ LoadedConfig LoadFor(const mr_run_options& options, int world) {
   return loaded;
 }
 
+// Ranks that share a host take its GPUs in their order (gpu_choice.h).
+void RequireDevice(int device, Backend backend, int world) {
+  const bool may_choose = backend == Backend::kCuda && world == 1;
+  MR_REQUIRE(
+      ErrorCode::kInvalidArgument, device == 0 || may_choose, "options.device is {}; {}", device,
+      backend == Backend::kCuda ? "of several ranks each takes the GPU of its place on its host: 0"
+                                : "the backend is the CPU, of which there is one: 0");
+}
+
 }  // namespace
 
 LinkedRun::LinkedRun(const mr_run_options& options)
     : log_(options.log, options.user), host_(MeetOtherRanks(options)) {
   const CallbackLog::Call call(log_);
+  const DeviceOfThread thread;
   const int world = host_->world_size();
   std::vector<int> everyone(static_cast<size_t>(world));
   std::iota(everyone.begin(), everyone.end(), 0);
@@ -81,7 +91,8 @@ LinkedRun::LinkedRun(const mr_run_options& options)
   const Config& config = loaded_.config;
   for (const std::string& note : loaded_.notes) log_.Info(LogScope::kAllRanks, "note: " + note);
   const Mesh mesh = MeshOf(config, world);
-  device_ = MakeRankDevice(ChooseBackend(config), *host_, log_, config, mesh);
+  device_ = MakeRankDevice(ChooseBackend(config), *host_, log_, config, mesh,
+                           world == 1 ? std::optional<int>(options.device) : std::nullopt);
   if (!device_.notice.empty()) log_.Info(LogScope::kAllRanks, device_.notice);
   Environment& environment = device_.environment;
   environment.log = &log_;
@@ -97,6 +108,15 @@ LinkedRun::LinkedRun(const mr_run_options& options)
   row_tokens_ = config.model.seq_len + 1;
 }
 
+LinkedRun::~LinkedRun() {
+  mr_status_free(Guarded([&] { AwaitReaders(); }));  // a device that fails reads nothing more
+}
+
+// Before weights are written, and before their memory goes.
+void LinkedRun::AwaitReaders() {
+  if (may_be_read_.exchange(false)) WaitForAllOf(session_->device());
+}
+
 // The configuration, and that all ranks have the same: one that is alone with its mistakes ends
 // all.
 void LinkedRun::Configure(const mr_run_options& options, int world) {
@@ -107,6 +127,7 @@ void LinkedRun::Configure(const mr_run_options& options, int world) {
     config_text_ = ConfigToJson(loaded_.config);
     log_.ShowFrom(loaded_.config.run.log_level);
     const Backend backend = ChooseBackend(loaded_.config);
+    RequireDevice(options.device, backend, world);
     if (world > 1) Assemble(loaded_.config, world, TraitsOf(backend, world), PlansFor(options));
     own = {"", config_text_, backend};
   } catch (const Error& error) {

@@ -30,6 +30,7 @@ class LinkedRun {
  public:
   // A collective of options.world ranks. `options` is whole (ReadSized).
   explicit LinkedRun(const mr_run_options& options);
+  ~LinkedRun();
 
   CallbackLog& log() { return log_; }
   Session& session() { return *session_; }
@@ -63,8 +64,13 @@ class LinkedRun {
 
   // Those of mr_weights_name; made when first asked for.
   const std::vector<HuggingFaceTensor>& named_weights();
-  // Tensors of its weights that are lent.
+  // Tensors of its weights that are lent, and one that comes back: who has read it may have left
+  // reads on a stream of its own.
   std::atomic<int64_t>& lent() { return lent_; }
+  void TakeBack() {
+    may_be_read_ = true;
+    --lent_;
+  }
   uint64_t weight_version() const { return version_; }
   void RequireWeights() const;
   void RequireStates() const;  // that their memory is there; CallError MR_RELEASED
@@ -73,6 +79,7 @@ class LinkedRun {
   void Configure(const mr_run_options& options, int world);
   void RequireUsable() const;
   void RequireNothingLent() const;
+  void AwaitReaders();        // of what was lent, before it is written or goes
   void RequireArena() const;  // all of its memory; CallError MR_RELEASED
   void RequireSamePart(int32_t part);
   std::vector<GenerationRequest> CheckedRequests(const mr_request* const* requests,
@@ -127,6 +134,7 @@ class LinkedRun {
   int64_t step_ = 0, samples_ = 0;
   std::vector<HuggingFaceTensor> named_;
   std::atomic<int64_t> lent_ = 0;
+  std::atomic<bool> may_be_read_ = false;
 };
 
 }  // namespace millrace

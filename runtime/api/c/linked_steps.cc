@@ -149,6 +149,7 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
   }
   StepScalars scalars{};
   Touch([&] {
+    AwaitReaders();
     const PhaseScope phase = session_->Phase(RunPhase::kTraining, step_);
     if (given) {
       std::vector<HostInputs::Input> inputs = given->values.inputs;

@@ -38,6 +38,7 @@ void LinkedRun::WriteWeights(const std::function<void()>& check,
     std::exception_ptr own;
     failure = FirstFailure(*meeting_, [&] {
       try {
+        AwaitReaders();
         write();
       } catch (...) {
         own = std::current_exception();

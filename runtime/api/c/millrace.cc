@@ -33,10 +33,7 @@ mr_run_options CheckedOptions(const mr_run_options* given) {
           fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
   require(options.use_inference == 0 || options.use_inference == 1,
           fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
-  require(options.device == 0,
-          fmt::format("options.device is {}; this library runs on the CPU, of which there is one: "
-                      "0",
-                      options.device));
+  require(options.device >= 0, fmt::format("options.device is {}", options.device));
   return options;
 }
 

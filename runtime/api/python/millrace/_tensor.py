@@ -6,6 +6,7 @@ from typing import Any, List, Optional, Tuple
 from ._native import LIBRARY, DLManagedTensorVersioned, check, text
 
 _CAPSULE = b'dltensor_versioned'
+_CPU = 1  # kDLCPU
 # Of our own: what other modules set as the types of ctypes.pythonapi's functions is theirs.
 _new_capsule = ctypes.PYFUNCTYPE(py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(('PyCapsule_New', ctypes.pythonapi))
 _is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
@@ -23,8 +24,9 @@ def _drop_capsule(capsule: int) -> None:
 class Tensor:
     """Read-only weights of a run, in place. While it lives, or an array made of it, the run refuses to write weights (BorrowedError).
 
-    `numpy.from_dlpack(tensor)` (numpy 2.1 or newer) and `torch.from_dlpack(tensor)` share its memory. As a context manager it is
-    given back at the end of the block; arrays made of it hold on to it on their own.
+    `numpy.from_dlpack(tensor)` (numpy 2.1 or newer, weights on the CPU) and `torch.from_dlpack(tensor)` share its memory. As a context
+    manager it is given back at the end of the block; arrays made of it hold on to it on their own. On a GPU any stream may read them:
+    the run waits for reads that are left behind before it writes.
     """
 
     def __init__(self, run: Any, handle: int, name: str) -> None:
@@ -57,8 +59,10 @@ class Tensor:
         return tuple(inner.strides[i] for i in range(inner.ndim))
 
     def tolist(self) -> List[Any]:
-        """A copy, as nested lists."""
+        """A copy, as nested lists; of weights on the CPU."""
         inner = self._inner()
+        if inner.device_type != _CPU:
+            raise BufferError('weights lie on device %s: torch.from_dlpack(tensor).tolist()' % (self.__dlpack_device__(),))
         data = ctypes.cast(inner.data, ctypes.POINTER(ctypes.c_float))
 
         def part(dim: int, at: int) -> Any:
