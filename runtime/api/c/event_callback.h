@@ -2,14 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
+#include <optional>
 
+#include "runtime/api/c/event_text.h"
 #include "runtime/api/c/millrace.h"
 #include "runtime/infer/request.h"
-#include "runtime/text/token_stream.h"
 
 namespace millrace {
 
@@ -23,10 +20,8 @@ class EventCallback {
   bool Say(size_t request, const GenerationEvent& event);
 
  private:
-  std::string TextOf(size_t request, const GenerationEvent& event);
-
   const mr_stream_options options_;
-  std::map<std::pair<size_t, int64_t>, StreamDecoder> texts_;  // of samples that go on
+  std::optional<EventText> text_;  // none without a tokenizer
 };
 
 }  // namespace millrace

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/api/c/run_functions.h"
 #include "runtime/api/c/status.h"
 
 namespace millrace {
@@ -18,7 +19,8 @@ class HandleTable {
 
   mr_run* Add(std::shared_ptr<Entry> entry) {
     const std::lock_guard lock(mutex_);
-    const uintptr_t number = ++last_ << 4 | 1;  // odd: no address of an object either
+    const HandleKind kind = CudaBuiltIn() ? HandleKind::kCuda : HandleKind::kCpu;
+    const uintptr_t number = ++last_ << kHandleKindBits | static_cast<uintptr_t>(kind);
     auto* const handle = reinterpret_cast<mr_run*>(number);
     entries_[handle] = std::move(entry);
     return handle;

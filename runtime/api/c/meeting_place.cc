@@ -14,6 +14,7 @@
 #include "comm/local/local_world.h"
 #include "comm/process_id.h"
 #include "comm/socket/socket_world.h"
+#include "runtime/api/backend.h"
 #include "runtime/api/c/mpi_exchange.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
@@ -26,12 +27,13 @@ namespace {
 struct Ticket {
   uint32_t magic = kMagic;
   int32_t rank = 0, ranks = 0;
+  int32_t cuda = 0;  // 1: its library is that of CUDA
   uint64_t process = 0;
   uint64_t world = 0;  // of rank 0: its number in the lobby
   SocketAddress door;  // where other processes of its host find it
   char host[64] = {};  // its beginning
 
-  static constexpr uint32_t kMagic = 0x4d520002;  // "MR", and the version of this struct
+  static constexpr uint32_t kMagic = 0x4d520003;  // "MR", and the version of this struct
 };
 
 // Worlds of this process that wait for their ranks, by number: an address would be dangling where
@@ -73,6 +75,19 @@ std::vector<T> Gathered(const mr_run_options& options, const T& own) {
   throw error;
 }
 
+// Ranks of the two libraries have no memory in common to meet in.
+void RequireOneLibrary(const std::vector<Ticket>& tickets) {
+  const auto words = [](const Ticket& ticket) { return ticket.cuda != 0 ? "CUDA" : "the CPU"; };
+  for (const Ticket& ticket : tickets)
+    if (ticket.cuda != tickets.front().cuda)
+      throw CallError(
+          MR_INVALID_ARGUMENT,
+          fmt::format("rank 0 has the library for {}, and rank {} that for {}: all have "
+                      "the same execution.backend, and libmillrace_cuda.so where it is "
+                      "cuda",
+                      words(tickets.front()), ticket.rank, words(ticket)));
+}
+
 void RequireOneHost(const std::vector<Ticket>& tickets) {
   for (size_t r = 0; r < tickets.size(); ++r) {
     const Ticket& ticket = tickets[r];
@@ -102,11 +117,17 @@ std::unique_ptr<CommFactory> Meet(const mr_run_options& options) {
   if (options.rank == 0) world = std::make_shared<LocalWorld>(options.world);
   const uint64_t number = world ? TheLobby().Enter(world) : 0;
   const SocketDoor door(options.world);
-  Ticket own{Ticket::kMagic, options.rank, options.world, ProcessId(), number, door.address()};
+  Ticket own{.rank = options.rank,
+             .ranks = options.world,
+             .cuda = CudaBuiltIn() ? 1 : 0,
+             .process = ProcessId(),
+             .world = number,
+             .door = door.address()};
   const std::string host = HostName();
   host.copy(own.host, sizeof own.host - 1);
   const std::vector<Ticket> tickets = Gathered(options, own);
   RequireOneHost(tickets);
+  RequireOneLibrary(tickets);
   if (const auto elsewhere = [&](const Ticket& t) { return t.process != own.process; };
       std::any_of(tickets.begin(), tickets.end(), elsewhere)) {
     Gathered<int32_t>(options, options.rank);  // all have come this far, and will connect

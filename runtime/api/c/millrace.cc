@@ -1,51 +1,62 @@
-// The functions of millrace.h, but those of statuses: arguments in, exceptions ended, results out.
+// The functions of millrace.h: those about a run go to the library that has it, this one or that
+// for CUDA (run_functions.h). Those about statuses, tokenizers and answers are with these.
 #include "runtime/api/c/millrace.h"
 
-#include <fmt/core.h>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
-#include <algorithm>
-
-#include "runtime/api/c/handles.h"
-#include "runtime/api/c/lent_weights.h"
+#include "runtime/api/backend.h"
+#include "runtime/api/c/answers.h"
+#include "runtime/api/c/cuda_library.h"
+#include "runtime/api/c/event_text.h"
+#include "runtime/api/c/run_functions.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
+#include "runtime/base/json.h"
 #include "runtime/config/document.h"
 
 using namespace millrace;
 
 namespace {
 
-void RequirePointer(const void* pointer, const char* name) {
-  if (pointer == nullptr) throw CallError(MR_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
+// Of a handle that nobody has given out, this library says so.
+const RunFunctions& FunctionsOf(const mr_run* run) noexcept {
+  const RunFunctions* const cuda = IsOfCuda(run) ? OpenedCudaLibrary() : nullptr;
+  return cuda == nullptr ? OwnFunctions() : *cuda;
 }
 
-mr_run_options CheckedOptions(const mr_run_options* given) {
-  mr_run_options options = ReadSized(given, "options");
-  const auto require = [](bool holds, const std::string& text) {
-    if (!holds) throw CallError(MR_INVALID_ARGUMENT, text);
-  };
-  RequirePointer(options.config, "options.config");
-  if (options.world == 0) options.world = 1;
-  require(options.world > 0, fmt::format("options.world is {}", options.world));
-  require(options.rank >= 0 && options.rank < options.world,
-          fmt::format("options.rank is {}, of a world of {}", options.rank, options.world));
-  require(options.use_data == 0 || options.use_data == 1,
-          fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
-  require(options.use_inference == 0 || options.use_inference == 1,
-          fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
-  require(options.device >= 0, fmt::format("options.device is {}", options.device));
-  return options;
+template <auto RunFunctions::*kFunction, class... Args>
+mr_status* OfItsLibrary(mr_run* run, Args... args) noexcept {
+  return (FunctionsOf(run).*kFunction)(run, args...);
 }
 
-std::string TextOrNone(const char* text) { return text == nullptr ? "" : text; }
+// Whether the configuration says so in so many words. What else is wrong with it, or with the
+// options, is for the library to say that gets them.
+bool AskForCuda(const mr_run_options* options) {
+  if (options == nullptr || options->size <= offsetof(mr_run_options, config)) return false;
+  const mr_run_options whole = ReadSized(options, "options");
+  if (whole.config == nullptr) return false;
+  const nlohmann::json config = TryParseJson(whole.config);
+  if (!config.is_object() || !config.contains("execution")) return false;
+  const auto& execution = config["execution"];
+  return execution.is_object() && execution.value("backend", nlohmann::json()) == "cuda";
+}
 
-// A call of a run, from its handle to its status.
-template <class F>
-mr_status* OfRun(mr_run* run, F&& work) {
-  return Guarded([&] {
-    RunCall call(run);
-    work(*call);
-  });
+// Where this rank has no library for CUDA, its peers wait for it in their exchange, and the library
+// that refuses the configuration tells them.
+const RunFunctions& FunctionsFor(const mr_run_options* options) {
+  if (CudaBuiltIn() || !AskForCuda(options)) return OwnFunctions();
+  try {
+    return OpenCudaLibrary();
+  } catch (...) {
+    const mr_run_options whole = ReadSized(options, "options");
+    mr_run* none = nullptr;
+    if (whole.world > 1 || whole.mpi != nullptr)
+      mr_status_free(OwnFunctions().mr_run_create(options, &none));
+    throw;
+  }
 }
 
 #define MR_TEXT_OF(x) #x
@@ -57,9 +68,7 @@ const char* mr_version(void) {
   return MR_DOTTED(MR_VERSION_MAJOR, MR_VERSION_MINOR, MR_VERSION_PATCH);
 }
 
-int32_t mr_version_number(void) {
-  return 1000000 * MR_VERSION_MAJOR + 1000 * MR_VERSION_MINOR + MR_VERSION_PATCH;
-}
+int32_t mr_version_number(void) { return OwnFunctions().version; }
 
 const char* mr_config_schema(void) {
   try {
@@ -72,114 +81,102 @@ const char* mr_config_schema(void) {
 
 mr_status* mr_run_create(const mr_run_options* options, mr_run** out) {
   if (out != nullptr) *out = nullptr;
-  return Guarded([&] {
-    RequirePointer(out, "out");
-    const mr_run_options whole = CheckedOptions(options);
-    *out = NewHandle(std::make_shared<LinkedRun>(whole));
-  });
+  const RunFunctions* functions = nullptr;
+  if (mr_status* const failed = Guarded([&] { functions = &FunctionsFor(options); })) return failed;
+  return functions->mr_run_create(options, out);
 }
 
-mr_status* mr_run_destroy(mr_run* run) {
-  if (run == nullptr) return nullptr;
-  return Guarded([&] { RunCall(run).Destroy(); });
+mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t count,
+                       mr_answers** out) {
+  const RunFunctions& functions = FunctionsOf(run);
+  mr_answers* made = nullptr;
+  mr_status* const status =
+      functions.mr_generate(run, requests, count, out == nullptr ? nullptr : &made);
+  if (out == nullptr) return status;
+  *out = made;
+  if (status != nullptr || &functions == &OwnFunctions()) return status;
+  *out = nullptr;
+  mr_status* const failed = Guarded([&] { *out = CopyOf(functions, made).release(); });
+  functions.mr_answers_free(made);
+  return failed;
 }
+
+mr_status* mr_stream(mr_run* run, const mr_request* const* requests, int64_t count,
+                     const mr_stream_options* options) {
+  const RunFunctions& functions = FunctionsOf(run);
+  std::optional<TextedStream> texted;
+  if (&functions != &OwnFunctions()) {
+    mr_status* const failed = Guarded([&] {
+      const mr_stream_options whole = ReadSized(options, "options");
+      if (whole.tokenizer != nullptr && whole.on_event != nullptr) texted.emplace(whole);
+    });
+    if (failed != nullptr) return failed;
+  }
+  return functions.mr_stream(run, requests, count, texted ? texted->options() : options);
+}
+
+mr_status* mr_run_destroy(mr_run* run) { return OfItsLibrary<&RunFunctions::mr_run_destroy>(run); }
 
 mr_status* mr_run_info(mr_run* run, mr_info* info) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    RequireSized(info, "info");
-    WriteSized(linked.Info(), info);
-  });
+  return OfItsLibrary<&RunFunctions::mr_run_info>(run, info);
 }
 
 mr_status* mr_run_config(mr_run* run, const char** json) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    RequirePointer(json, "json");
-    *json = linked.config_text().c_str();
-  });
+  return OfItsLibrary<&RunFunctions::mr_run_config>(run, json);
 }
 
-mr_status* mr_init(mr_run* run) {
-  return OfRun(run, [](LinkedRun& linked) { linked.Init(); });
-}
+mr_status* mr_init(mr_run* run) { return OfItsLibrary<&RunFunctions::mr_init>(run); }
 
 mr_status* mr_load(mr_run* run, const char* run_dir) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Load(TextOrNone(run_dir)); });
+  return OfItsLibrary<&RunFunctions::mr_load>(run, run_dir);
 }
 
 mr_status* mr_import(mr_run* run, const char* folder) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Import(folder); });
+  return OfItsLibrary<&RunFunctions::mr_import>(run, folder);
 }
 
 mr_status* mr_save(mr_run* run, const char* run_dir) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Save(TextOrNone(run_dir)); });
+  return OfItsLibrary<&RunFunctions::mr_save>(run, run_dir);
 }
 
 mr_status* mr_export(mr_run* run, const char* folder) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Export(folder); });
+  return OfItsLibrary<&RunFunctions::mr_export>(run, folder);
 }
 
 mr_status* mr_step(mr_run* run, const mr_batch* batch, mr_step_result* result) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Step(batch, result); });
+  return OfItsLibrary<&RunFunctions::mr_step>(run, batch, result);
 }
 
 mr_status* mr_evaluate(mr_run* run, const mr_batch* batch, mr_evaluation* result) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Evaluate(batch, result); });
+  return OfItsLibrary<&RunFunctions::mr_evaluate>(run, batch, result);
 }
 
 mr_status* mr_score(mr_run* run, const mr_batch* batch, double* logprobs, int64_t count) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    linked.Score(batch, {logprobs, nullptr, false, count});
-  });
+  return OfItsLibrary<&RunFunctions::mr_score>(run, batch, logprobs, count);
 }
 
 mr_status* mr_score_likeliest(mr_run* run, const mr_batch* batch, double* logprobs,
                               int32_t* likeliest, int64_t count) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    linked.Score(batch, {logprobs, likeliest, true, count});
-  });
+  return OfItsLibrary<&RunFunctions::mr_score_likeliest>(run, batch, logprobs, likeliest, count);
 }
 
 mr_status* mr_release(mr_run* run, int32_t part, mr_memory* result) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Release(part, result); });
+  return OfItsLibrary<&RunFunctions::mr_release>(run, part, result);
 }
 
 mr_status* mr_acquire(mr_run* run, mr_memory* result) {
-  return OfRun(run, [&](LinkedRun& linked) { linked.Acquire(result); });
+  return OfItsLibrary<&RunFunctions::mr_acquire>(run, result);
 }
 
 mr_status* mr_weights_count(mr_run* run, int64_t* count) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    RequirePointer(count, "count");
-    *count = static_cast<int64_t>(linked.named_weights().size());
-  });
+  return OfItsLibrary<&RunFunctions::mr_weights_count>(run, count);
 }
 
 mr_status* mr_weights_name(mr_run* run, int64_t index, const char** name) {
-  return OfRun(run, [&](LinkedRun& linked) {
-    RequirePointer(name, "name");
-    const auto& named = linked.named_weights();
-    if (index < 0 || index >= static_cast<int64_t>(named.size()))
-      throw CallError(MR_INVALID_ARGUMENT,
-                      fmt::format("index is {}, of {} weights", index, named.size()));
-    *name = named[static_cast<size_t>(index)].name.c_str();
-  });
+  return OfItsLibrary<&RunFunctions::mr_weights_name>(run, index, name);
 }
 
 mr_status* mr_weights_borrow(mr_run* run, const char* name, DLManagedTensorVersioned** out,
                              uint64_t* version) {
-  if (out != nullptr) *out = nullptr;
-  return Guarded([&] {
-    const RunCall call(run);
-    RequirePointer(name, "name");
-    RequirePointer(out, "out");
-    call->RequireWeights();
-    call->RequireStates();
-    const auto& named = call->named_weights();
-    const auto found = std::find_if(named.begin(), named.end(),
-                                    [&](const HuggingFaceTensor& t) { return t.name == name; });
-    if (found == named.end())
-      throw CallError(MR_INVALID_ARGUMENT, fmt::format("no weights are named {}", name));
-    *out = Lend(call.shared(), *found);
-    if (version != nullptr) *version = call->weight_version();
-  });
+  return OfItsLibrary<&RunFunctions::mr_weights_borrow>(run, name, out, version);
 }

@@ -1,0 +1,29 @@
+// What is behind a mr_answers: arrays that live as long as the handle.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/api/c/run_functions.h"
+#include "runtime/infer/generate_all.h"
+
+struct mr_answers {
+  struct Answer {
+    int64_t request = 0, sample = 0;
+    std::vector<int32_t> tokens;
+    std::vector<float> logprobs;
+    int32_t finish = MR_FINISH_LENGTH;
+    uint64_t weight_version = 0;
+  };
+  std::vector<Answer> all;
+};
+
+namespace millrace {
+
+std::unique_ptr<mr_answers> Arranged(const std::vector<GeneratedAnswer>& answers);
+
+// Of answers that another library has given, and frees.
+std::unique_ptr<mr_answers> CopyOf(const RunFunctions& maker, const mr_answers* answers);
+
+}  // namespace millrace

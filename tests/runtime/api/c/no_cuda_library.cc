@@ -1,0 +1,2 @@
+// A library of somebody else's.
+extern "C" int another_table() { return 1; }
