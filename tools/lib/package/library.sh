@@ -1,12 +1,12 @@
 #!/bin/bash
-# library.sh PREFIX LIBRARY: makes an install tree for programs that link Millrace, from the built libmillrace.so: headers, library,
-# pkg-config and CMake files, schema, licences, and the wheel in PREFIX/wheel. The working directory is the repository's root. The tree can lie
+# library.sh PREFIX LIBRARY [CUDA_LIBRARY]: makes an install tree for programs that link Millrace, from the built libmillrace.so: headers, library,
+# libmillrace_cuda.so beside it where there is one, pkg-config and CMake files, schema, licences, and the wheel in PREFIX/wheel. The working directory is the repository's root. The tree can lie
 # anywhere: all its files find each other by where they are.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 source "$here/../common.sh"
-(($# == 2)) || Die 2 "library: PREFIX LIBRARY, please"
-readonly prefix=$1 library=$2 header=runtime/api/c/millrace.h
+(($# == 2 || $# == 3)) || Die 2 "library: PREFIX LIBRARY [CUDA_LIBRARY], please"
+readonly prefix=$1 library=$2 cuda_library=${3:-} header=runtime/api/c/millrace.h
 
 # The one place that has the version is the header.
 Version() { sed -n "s/^#define MR_VERSION_$1 \([0-9]*\)$/\1/p" "$header"; }
@@ -21,6 +21,11 @@ install -m 644 "$library" "$prefix/lib/libmillrace.so.$version"
 strip --strip-unneeded "$prefix/lib/libmillrace.so.$version"
 ln -sf "libmillrace.so.$version" "$prefix/lib/$soname"
 ln -sf "$soname" "$prefix/lib/libmillrace.so"
+# It is opened by this name from the folder of the other one, and nobody links it.
+if [[ -n $cuda_library ]]; then
+  install -m 644 "$cuda_library" "$prefix/lib/libmillrace_cuda.so"
+  strip --strip-unneeded "$prefix/lib/libmillrace_cuda.so"
+fi
 
 # Fill FROM TO: a text with the version in its places.
 Fill() { sed "s/@VERSION@/$version/g; s/@SERIES@/${version%.*}/g" "$here/library/$1" >"$prefix/$2"; }
