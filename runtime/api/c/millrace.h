@@ -100,7 +100,8 @@ typedef struct mr_run_options {
   const char* config; /* JSON text, as of a file that `millrace train` takes */
   int32_t rank;       /* of this call */
   int32_t world;      /* ranks; 0: one */
-  int32_t device;     /* among those of its kind that this process sees; of the CPU there is one */
+  int32_t device;     /* among those of its kind that this process sees; of the CPU there is one.
+                         Several ranks of a host take its GPUs in their order: 0 */
   int32_t use_data;   /* 1: open the configuration's data, for calls without a batch */
   void* user;         /* given to each callback */
   /* What the run has to say; NULL: nothing is said. */
@@ -346,8 +347,10 @@ MR_API mr_status* mr_acquire(mr_run* run, mr_memory* result);
 MR_API mr_status* mr_weights_count(mr_run* run, int64_t* count);
 MR_API mr_status* mr_weights_name(mr_run* run, int64_t index, const char** name); /* as the run */
 /* A read-only tensor with strides, and the weight version that it shows; version may be NULL. Until
- * its deleter is called (any thread), calls that write weights fail with MR_BORROWED.
- * MR_UNSUPPORTED where a rank does not hold the whole tensor. */
+ * its deleter is called (any thread), calls that write weights fail with MR_BORROWED. On a GPU any
+ * stream may read it at once, and the deleter may be called before the reads are done: whatever
+ * writes the weights next waits for them. MR_UNSUPPORTED where a rank does not hold the whole
+ * tensor. */
 MR_API mr_status* mr_weights_borrow(mr_run* run, const char* name,
                                     struct DLManagedTensorVersioned** out, uint64_t* version);
 
