@@ -78,8 +78,16 @@ void CudaAccumulate(const AccumulateOp<TensorView>& op, Stream& stream) {
   CopyOrAdd(op.x, op.out, op.update, "accumulate", stream);
 }
 
+// Zeros have the same bits in all types: what is no float is so many of them.
 void CudaZeroRanges(const ZeroRangesOp<TensorView>& op, Stream& stream) {
-  const Rows flat = FlatOf(op.flat, "flat");
+  TensorView view = op.flat;
+  int64_t words = 1;  // of an element
+  if (view.dtype() != DType::kF32 && view.dtype() != DType::kBF16) {
+    words = Bytes(view.dtype()) / Bytes(DType::kF32);
+    MR_CHECK(words > 0 && view.layout.contiguous(), "zero_ranges: {}", ToString(view.layout));
+    view.layout = DenseLayout(DType::kF32, {op.flat.numel() * words});
+  }
+  const Rows flat = FlatOf(view, "flat");
   const Launch launch = LaunchOn(stream);
   Ranges ranges;
   int64_t longest = 0;
@@ -91,8 +99,8 @@ void CudaZeroRanges(const ZeroRangesOp<TensorView>& op, Stream& stream) {
     MR_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= op.flat.numel(),
              "zero_ranges: [{}, {}) of {} elements", range.begin, range.end, op.flat.numel());
     if (range.begin == range.end) continue;
-    longest = std::max(longest, range.end - range.begin);
-    ranges.of[ranges.count++] = range;
+    longest = std::max(longest, (range.end - range.begin) * words);
+    ranges.of[ranges.count++] = {range.begin * words, range.end * words};
     if (ranges.count == kRangesPerLaunch) flush();
   }
   flush();

@@ -83,10 +83,16 @@ void JoinColumnsCase(const Subject& subject, Random& random) {
   });
 }
 
-void ZeroRangesCase(const Subject& subject, Random& random, int64_t n) {
+// Integers are counted from 1.
+void ZeroRangesCase(const Subject& subject, Random& random, DType dtype, int64_t n) {
   Memory memory;
   ZeroRangesOp<TensorView> op{};
-  op.flat = memory.NewRandom(random, PickFloat(random), {n});
+  if (dtype == DType::kI64 || dtype == DType::kI32) {
+    op.flat = memory.New(dtype, {n});
+    for (int64_t i = 0; i < n; ++i) Set(op.flat, {i}, static_cast<double>(i + 1));
+  } else {
+    op.flat = memory.NewRandom(random, dtype, {n});
+  }
   auto ranges = std::make_shared<std::vector<Range>>();
   for (int64_t begin = Pick(random, 0, 9); begin < n;) {
     const int64_t end = std::min(n, begin + Pick(random, 0, 40));
@@ -115,7 +121,8 @@ void ElementwiseContract(const Subject& subject) {
     CopyCase<CastOp>(subject, random, subject.table.cast, PickFloat(random), n);
     CopyCase<ConcatOp>(subject, random, subject.table.concat, PickFloat(random), n);
     CopyCase<AccumulateOp>(subject, random, subject.table.accumulate, DType::kF32, n);
-    ZeroRangesCase(subject, random, n);
+    for (const DType dtype : {PickFloat(random), DType::kI32, DType::kI64})
+      ZeroRangesCase(subject, random, dtype, n);
     JoinColumnsCase(subject, random);
   }
   // Downcasting keeps NaN and infinity what they are.
