@@ -1,0 +1,146 @@
+// Runs behind millrace.h on a GPU, in a program that has the backend linked in: beside one on the
+// CPU, with weights lent where they lie.
+#include <cuda_runtime_api.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "runtime/api/c/millrace_dlpack.h"
+#include "tests/runtime/api/c/answers.h"
+
+namespace millrace::test {
+namespace {
+
+constexpr int64_t kLength = 64, kSequences = 4, kTargets = kSequences * kLength;
+
+std::string ConfigOn(const std::string& backend) {
+  return R"({"model": {"family": "llama", "layers": 2, "d_model": 128, "heads": 2, "ffn": 256,
+             "seq_len": 64, "vocab": 61},
+             "optimizer": {"lr": 0.002}, "train": {"steps": 50, "micro_batch": 2, "accumulate": 2},
+             "inference": {"slots": 4, "prefill": [32], "decode": [1, 4]},
+             "execution": {"backend": ")" +
+         backend + "\"}}";
+}
+
+// Other ones for each step; a row counts by a stride of its own.
+class Rows {
+ public:
+  explicit Rows(int64_t step) {
+    for (int64_t row = 0; row < kSequences; ++row)
+      for (int64_t i = 0; i <= kLength; ++i)
+        tokens_.push_back(static_cast<int32_t>((i * (row + 1) + 5 * step) % 61));
+    batch_.tokens = tokens_.data();
+    batch_.sequences = kSequences;
+  }
+  const mr_batch* batch() const { return &batch_; }
+
+ private:
+  std::vector<int32_t> tokens_;
+  mr_batch batch_ = Sized<mr_batch>();
+};
+
+double LossOf(mr_run* run, int64_t step) {
+  mr_step_result result = Sized<mr_step_result>();
+  REQUIRE_CODE(mr_step(run, Rows(step).batch(), &result), MR_OK);
+  return result.loss;
+}
+
+TEST_CASE("a GPU and the CPU train and score alike, side by side", "[api][c][gpu]") {
+  const std::string on_gpu = ConfigOn("cuda"), on_cpu = ConfigOn("cpu");
+  const Linked gpu(WithInference(on_gpu)), cpu(WithInference(on_cpu));
+  INFO(gpu.created().message << cpu.created().message);
+  REQUIRE_CODE(mr_init(gpu), MR_OK);
+  REQUIRE_CODE(mr_init(cpu), MR_OK);
+  for (int64_t step = 0; step < 8; ++step)
+    REQUIRE(LossOf(gpu, step) == Approx(LossOf(cpu, step)).epsilon(1e-4));
+  const auto scored = [](mr_run* run, std::vector<int32_t>* likeliest) {
+    std::vector<double> logprobs(kTargets);
+    likeliest->resize(kTargets);
+    REQUIRE_CODE(
+        mr_score_likeliest(run, Rows(9).batch(), logprobs.data(), likeliest->data(), kTargets),
+        MR_OK);
+    return logprobs;
+  };
+  std::vector<int32_t> gpus, cpus;
+  const std::vector<double> there = scored(gpu, &gpus), here = scored(cpu, &cpus);
+  int64_t other = 0;
+  for (size_t i = 0; i < there.size(); ++i) {
+    REQUIRE(std::abs(there[i] - here[i]) < 1e-2);
+    other += gpus[i] != cpus[i];
+  }
+  REQUIRE(other <= kTargets / 50);  // near ties
+}
+
+TEST_CASE("options.device is the GPU's number, and only that of one", "[api][c][gpu]") {
+  const std::string config = ConfigOn("cuda"), on_cpu = ConfigOn("cpu");
+  mr_run_options options = OptionsOf(config);
+  options.device = 99;
+  const Linked none(options);
+  REQUIRE(none.created().code == MR_DEVICE);
+  options.config = on_cpu.c_str();
+  options.device = 1;
+  REQUIRE(Linked(options).created().code == MR_INVALID_ARGUMENT);
+}
+
+TEST_CASE("a call leaves the thread the context that it had", "[api][c][gpu]") {
+  const std::string config = ConfigOn("cuda");
+  std::thread([&] {
+    const Linked run(OptionsOf(config));
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    LossOf(run, 0);
+    int (*current)(void**) = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    REQUIRE(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", reinterpret_cast<void**>(&current),
+                                             12000, cudaEnableDefault, &found) == cudaSuccess);
+    void* context = &context;
+    REQUIRE(current(&context) == 0);
+    REQUIRE(context == nullptr);
+  }).join();
+}
+
+// The reader's stream is held up; the tensor goes back before it has read, and a step follows.
+TEST_CASE("a step waits for reads of what was lent that are still to come", "[api][c][gpu]") {
+  const std::string config = ConfigOn("cuda");
+  const Linked run(OptionsOf(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  LossOf(run, 0);
+  cudaStream_t reader = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&reader, cudaStreamNonBlocking) == cudaSuccess);
+  const auto lent = [&] {
+    DLManagedTensorVersioned* tensor = nullptr;
+    REQUIRE_CODE(mr_weights_borrow(run, "model.layers.1.mlp.up_proj.weight", &tensor, nullptr),
+                 MR_OK);
+    REQUIRE((tensor->dl_tensor.device.device_type == kDLCUDA &&
+             tensor->dl_tensor.device.device_id == 0));
+    return tensor;
+  };
+  constexpr size_t kBytes = 256 * 128 * sizeof(float);
+  std::vector<float> before(kBytes / sizeof(float)), late(before.size()), after(before.size());
+  DLManagedTensorVersioned* const tensor = lent();
+  REQUIRE(cudaMemcpy(before.data(), tensor->dl_tensor.data, kBytes, cudaMemcpyDeviceToHost) ==
+          cudaSuccess);
+  void* read = nullptr;
+  REQUIRE(cudaMalloc(&read, kBytes) == cudaSuccess);
+  const auto hold_up = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };
+  REQUIRE(cudaLaunchHostFunc(reader, hold_up, nullptr) == cudaSuccess);
+  REQUIRE(cudaMemcpyAsync(read, tensor->dl_tensor.data, kBytes, cudaMemcpyDeviceToDevice, reader) ==
+          cudaSuccess);
+  tensor->deleter(tensor);
+  LossOf(run, 1);
+  REQUIRE(cudaStreamSynchronize(reader) == cudaSuccess);
+  REQUIRE(cudaMemcpy(late.data(), read, kBytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+  REQUIRE(late == before);
+  DLManagedTensorVersioned* const again = lent();
+  REQUIRE(cudaMemcpy(after.data(), again->dl_tensor.data, kBytes, cudaMemcpyDeviceToHost) ==
+          cudaSuccess);
+  again->deleter(again);
+  REQUIRE(after != before);
+  REQUIRE(cudaFree(read) == cudaSuccess);
+  REQUIRE(cudaStreamDestroy(reader) == cudaSuccess);
+}
+
+}  // namespace
+}  // namespace millrace::test
