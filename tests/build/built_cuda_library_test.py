@@ -6,7 +6,7 @@ import re
 import tempfile
 import unittest
 
-from cuda_library_test import ON_CUDA, TINY, Options, sized
+from cuda_library_test import ON_CUDA, TINY, TWO_RANKS, Options, package_says, sized
 from library_test import LIBRARY, run
 
 BUILT = 'runtime/api/c/libmillrace_cuda.so'
@@ -55,6 +55,12 @@ class BuiltCudaLibrary(unittest.TestCase):
             self.assertEqual(failed[0], 77)
             self.assertRegex(failed[2], b'no GPU is visible here: ')
         self.assertIsNone(library.mr_init(here))
+
+    def test_ranks_of_both_libraries_refuse_together(self):
+        said = package_says(os.path.join(self.tree, 'package'), BUILT, 'BACKENDS = "cpu", "cuda"' + TWO_RANKS).splitlines()
+        self.assertEqual(len(said), 2, said)
+        for line in said:
+            self.assertRegex(line, '^InvalidArgument: rank 0 has the library for the CPU, and rank 1 that for CUDA')
 
 
 if __name__ == '__main__':

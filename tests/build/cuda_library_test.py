@@ -84,6 +84,39 @@ class Opened:
         return self.call('mr_run_create', byref(sized(Options, config=config, **options)), byref(run)), run
 
 
+def package_says(folder, cuda_library, program):
+    """What a Python program says that has the package with the libraries in it, of which that for CUDA may be None."""
+    shutil.copytree('runtime/api/python/millrace', os.path.join(folder, 'millrace'))
+    shutil.copy(LIBRARY, os.path.join(folder, 'millrace'))
+    if cuda_library is not None:
+        shutil.copy(cuda_library, os.path.join(folder, 'millrace', OURS))
+    done = subprocess.run([sys.executable, '-B', '-c', program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
+                          env={'PYTHONPATH': folder, 'PATH': '/usr/bin:/bin'}, check=False)
+    return done.stdout.decode()
+
+
+# Of a program that has said what BACKENDS are.
+TWO_RANKS = '''
+import threading, millrace
+gate, parts, said = threading.Barrier(2), [None, None], [None, None]
+def rank(number, backend):
+    def exchange(own):
+        parts[number] = own
+        gate.wait(20)
+        all = list(parts)
+        gate.wait(20)
+        return all
+    try:
+        millrace.Run({'execution': {'backend': backend}, 'model': {'layers': 1, 'd_model': 12, 'heads': 2}}, rank=number, world=2, exchange=exchange)
+    except millrace.Error as error:
+        said[number] = '%s: %s' % (type(error).__name__, error)
+threads = [threading.Thread(target=rank, args=a) for a in enumerate(BACKENDS)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(said[0], said[1], sep='\\n')
+'''
+
+
 class CudaLibrary(unittest.TestCase):
 
     def setUp(self):
@@ -267,15 +300,7 @@ class CudaLibrary(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def binding(self, fake, program):
-        """What a Python program says that has the package with libraries beside it."""
-        folder = os.path.join(self.folder, 'package')
-        shutil.copytree('runtime/api/python/millrace', os.path.join(folder, 'millrace'))
-        shutil.copy(LIBRARY, os.path.join(folder, 'millrace'))
-        if fake is not None:
-            shutil.copy(os.path.join(FAKES, fake), os.path.join(folder, 'millrace', OURS))
-        done = subprocess.run([sys.executable, '-B', '-c', program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60,
-                              env={'PYTHONPATH': folder, 'PATH': '/usr/bin:/bin'}, check=False)
-        return done.stdout.decode()
+        return package_says(os.path.join(self.folder, 'package'), None if fake is None else os.path.join(FAKES, fake), program)
 
     def test_the_python_package_needs_to_know_nothing_of_it(self):
         said = self.binding('libfake_cuda.so', '''
@@ -288,31 +313,12 @@ except millrace.StorageError as error:
         self.assertRegex(said, r'(?m)^fake mr_run_info 0x13 0x')
 
     def test_ranks_without_it_refuse_together(self):
-        program = '''
-import threading, millrace
-gate, parts, said = threading.Barrier(2), [None, None], [None, None]
-def rank(number, backend):
-    def exchange(own):
-        parts[number] = own
-        gate.wait(20)
-        all = list(parts)
-        gate.wait(20)
-        return all
-    try:
-        millrace.Run({'execution': {'backend': backend}, 'model': {'layers': 1, 'd_model': 12, 'heads': 2}}, rank=number, world=2, exchange=exchange)
-    except millrace.Error as error:
-        said[number] = '%s: %s' % (type(error).__name__, error)
-threads = [threading.Thread(target=rank, args=a) for a in enumerate(BACKENDS)]
-[t.start() for t in threads]
-[t.join() for t in threads]
-print(said[0], said[1], sep='\\n')
-'''
-        both = self.binding(None, 'BACKENDS = "cuda", "cuda"' + program).splitlines()
+        both = self.binding(None, 'BACKENDS = "cuda", "cuda"' + TWO_RANKS).splitlines()
         for line in both:
             self.assertRegex(line, '^ConfigError: execution.backend is cuda, and this library has no CUDA in it: .*is not there')
         self.assertEqual(len(both), 2)
         shutil.rmtree(os.path.join(self.folder, 'package'))
-        first, second = self.binding(None, 'BACKENDS = "cpu", "cuda"' + program).split('\nConfigError', 1)
+        first, second = self.binding(None, 'BACKENDS = "cpu", "cuda"' + TWO_RANKS).split('\nConfigError', 1)
         self.assertRegex(first, '^ConfigError: rank 1, but not rank 0: 1 problem')
         self.assertRegex(second, '^: execution.backend is cuda, and this library has no CUDA in it')
 
