@@ -50,6 +50,7 @@ void Shadow::ForEachAccess(int entry, int op, F&& f) const {
 void Shadow::Reset() {
   arena_.Poison(plan_.persistent_bytes, plan_.arena_bytes);
   std::fill(cells_.begin(), cells_.end(), Cell{});
+  parts_.Clear();
   stays_ = StayTracker(plan_);
 }
 
@@ -57,6 +58,12 @@ void Shadow::Free(int32_t cell) {
   const ByteRange range = table_.bytes(cell);
   arena_.Poison(range.begin, range.end);
   cells_[static_cast<size_t>(cell)] = Cell{};
+  parts_.Forget(cell);
+}
+
+void Shadow::Set(int32_t cell, bool defined) {
+  cells_[static_cast<size_t>(cell)].defined = defined;
+  parts_.Forget(cell);
 }
 
 void Shadow::Begin(const std::vector<Entry>& schedule) {
@@ -147,7 +154,10 @@ void Shadow::After(int entry, int op) {
   ForEachAccess(entry, op, [&](const CellAccess& access, int32_t stay) {
     for (int32_t c = access.begin; c < access.end; ++c) {
       Cell& cell = cells_[static_cast<size_t>(c)];
-      if (access.effect != Effect::kRead) cell.defined = access.effect == Effect::kDefine;
+      if (access.effect == Effect::kPart)
+        cell.defined = cell.defined || parts_.Add(c, table_.bytes(c), table_.ColumnsOf(access));
+      else if (access.effect != Effect::kRead)
+        Set(c, access.effect == Effect::kDefine);
       if (--outstanding_[Key(c, stay)] > 0 || outlasts_[static_cast<size_t>(stay)]) continue;
       Free(c);
     }

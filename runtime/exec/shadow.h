@@ -57,6 +57,7 @@ class Shadow {
                      F&& f) const;  // f(access, stay), persistent buffers left out
   void Claim(const CellAccess& access, int32_t cell, int32_t stay, int entry, int op);
   void Free(int32_t cell);
+  void Set(int32_t cell, bool defined);
   std::string Where(int entry, int op) const;
   const std::string& NameOf(int32_t stay) const;
 
@@ -65,6 +66,7 @@ class Shadow {
   AccessTable table_;
   StayTracker stays_;
   std::vector<Cell> cells_;
+  PartCover parts_;
   std::vector<int32_t> buffer_of_stay_;
 
   // Of the schedule being run.

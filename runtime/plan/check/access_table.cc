@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,7 +16,8 @@ namespace {
 
 struct RawAccess {
   CellAccess access;
-  int64_t begin = 0, end = 0;  // bytes of the arena
+  int64_t begin = 0, end = 0;     // bytes of the arena
+  int64_t stride = 0, width = 0;  // of kPart: Columns that begin at `begin`
 };
 
 // Accesses of one op at a time, in bytes.
@@ -47,9 +49,8 @@ class OpScan {
       ScanInPlace(*gather);
     } else {
       ForEachUse(kernel, [&](const View& view, Access access, std::string_view operand) {
-        ScanOperand(view, access, operand);
+        ScanOperand(kernel, view, access, operand);
       });
-      RequirePartlyWritten(kernel);
       CheckAliases(kernel);
     }
     // A few, already in order of issue: no buffer is allocated for them.
@@ -97,7 +98,7 @@ class OpScan {
     const auto interval = static_cast<size_t>(holds - buffer.live.begin());
     const int64_t base =
         buffer.offsets.size() == 1 ? buffer.offsets.front() : buffer.offsets[interval];
-    found_.push_back({{id.value, static_cast<int32_t>(interval), 0, 0, effect, operand},
+    found_.push_back({{id.value, static_cast<int32_t>(interval), 0, 0, effect, -1, operand},
                       base + begin,
                       base + end});
   }
@@ -116,11 +117,47 @@ class OpScan {
     Add(view.buffer, operand, effect, first, last, view.layout.dtype);
   }
 
-  void ScanOperand(const View& view, Access access, std::string_view operand) {
+  void ScanOperand(const KernelOp& kernel, const View& view, Access access,
+                   std::string_view operand) {
     if (Reads(access)) AddView(view, operand, Effect::kRead);
     if (access == Access::kScratch) AddView(view, operand, Effect::kScratch);
-    if (access == Access::kWrite || access == Access::kAccumulate)
-      AddView(view, operand, Effect::kDefine);
+    if (access == Access::kAccumulate) AddView(view, operand, Effect::kDefine);
+    if (access == Access::kWrite) ScanWrite(kernel, view, operand);
+  }
+
+  // A strided write that leaves holes in its span, which no other view of the op fills,
+  // keeps what the holes hold.
+  void ScanWrite(const KernelOp& kernel, const View& view, std::string_view operand) {
+    if (!HasHoles(view) || FillsWithOthers(kernel, view))
+      return AddView(view, operand, Effect::kDefine);
+    const std::optional<Columns> columns = PartOf(view);
+    if (!columns) AddView(view, operand, Effect::kRead);
+    const size_t before = found_.size();
+    AddView(view, operand, columns ? Effect::kPart : Effect::kDefine);
+    if (!columns || found_.size() == before) return;
+    found_.back().stride = columns->stride;
+    found_.back().width = columns->width;
+  }
+
+  std::optional<Columns> PartOf(const View& view) const {
+    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity) return std::nullopt;
+    return ColumnsOf(view);
+  }
+
+  // Does the op write all of the rows of which it writes `view`?
+  bool FillsWithOthers(const KernelOp& kernel, const View& view) const {
+    std::vector<Columns> parts;
+    int64_t views = 0, written = 0, begin = view.offset, end = view.offset;
+    ForEachUse(kernel, [&](const View& other, Access access, std::string_view) {
+      if (access != Access::kWrite || other.buffer != view.buffer) return;
+      ++views;
+      if (const std::optional<Columns> part = HasHoles(other) ? PartOf(other) : std::nullopt)
+        parts.push_back(*part);
+      written += other.layout.numel();
+      begin = std::min(begin, other.offset);
+      end = std::max(end, other.offset + other.layout.span_bytes() / Bytes(other.layout.dtype));
+    });
+    return std::ssize(parts) == views ? Tile(std::move(parts)) : written >= end - begin;
   }
 
   void ScanZero(const ZeroRangesOp<View>& op) {
@@ -141,24 +178,6 @@ class OpScan {
     Add(op.full.buffer, "full", Effect::kRead, own, own + n, op.full.layout.dtype);
     AddView(op.full, "full", Effect::kDefine);
     if (op.scratch) AddView(op.scratch, "scratch", Effect::kScratch);
-  }
-
-  // A strided write that leaves holes in its span, which no other view of the op fills,
-  // keeps what the holes hold.
-  void RequirePartlyWritten(const KernelOp& kernel) {
-    ForEachUse(kernel, [&](const View& view, Access access, std::string_view operand) {
-      if (access != Access::kWrite ||
-          view.layout.numel() * Bytes(view.layout.dtype) == view.layout.span_bytes())
-        return;
-      int64_t written = 0, begin = view.offset, end = view.offset;
-      ForEachUse(kernel, [&](const View& other, Access other_access, std::string_view) {
-        if (other_access != Access::kWrite || other.buffer != view.buffer) return;
-        written += other.layout.numel();
-        begin = std::min(begin, other.offset);
-        end = std::max(end, other.offset + other.layout.span_bytes() / Bytes(other.layout.dtype));
-      });
-      if (written < end - begin) AddView(view, operand, Effect::kRead);
-    });
   }
 
   // Operands of one op that share bytes, one of them written, are the same view; two
@@ -198,19 +217,6 @@ class OpScan {
   };
   std::vector<Operand> operands_;  // of CheckAliases
 };
-
-// Sorted and disjoint.
-std::vector<ByteRange> Merged(std::vector<ByteRange> ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-  std::vector<ByteRange> merged;
-  for (const ByteRange& range : ranges)
-    if (merged.empty() || merged.back().end < range.begin)
-      merged.push_back(range);
-    else
-      merged.back().end = std::max(merged.back().end, range.end);
-  return merged;
-}
 
 // f(part) for each part of `range` that is in `apart`, which is sorted and disjoint.
 template <class F>
@@ -317,22 +323,25 @@ std::vector<ByteRange> AccessTable::Collect(const StepPlan& plan, const Mesh& me
   accesses_.reserve(5 * ops);
   starts_.reserve(ops + 1);
   starts_.push_back(0);
-  const auto add = [&](const CellAccess& access, const ByteRange& range) {
-    accesses_.push_back(access);
-    ranges.push_back(range);
+  const auto add = [&](const RawAccess& raw, const ByteRange& range, size_t k) {
+    accesses_.push_back(raw.access);
+    ranges.push_back(Shifted(range, k));
+    if (raw.access.effect != Effect::kPart) return;
+    accesses_.back().columns = static_cast<int32_t>(columns_.size());
+    columns_.push_back({Shifted({raw.begin, raw.end}, k).begin, raw.stride, raw.width});
   };
   auto next = by_rank.begin();
   for (int b = 0; b < static_cast<int>(plan.bodies.size()); ++b) {
     first_op_.push_back(static_cast<int32_t>(starts_.size()) - 1);
     for (int o = 0; o < static_cast<int>(plan.bodies[static_cast<size_t>(b)].ops.size()); ++o) {
       const std::vector<RawAccess>& here = first.Scan(b, o);
-      for (const RawAccess& raw : here) add(raw.access, {raw.begin, raw.end});
+      for (const RawAccess& raw : here) add(raw, {raw.begin, raw.end}, 0);
       const bool differs = next != by_rank.end() && next->body == b && next->op == o;
       if (differs) ++next;
       for (size_t k = 1; k < ranks_.size(); ++k)
         for (const RawAccess& raw : differs ? others[k - 1].Scan(b, o) : here)
           ForEachPart(apart_[k], {raw.begin, raw.end},
-                      [&](const ByteRange& part) { add(raw.access, Shifted(part, k)); });
+                      [&](const ByteRange& part) { add(raw, part, k); });
       starts_.push_back(static_cast<int32_t>(accesses_.size()));
     }
   }

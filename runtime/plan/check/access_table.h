@@ -6,8 +6,9 @@
 // Exact    Rank strides are resolved for the rank; an all-gather in place reads the rank's own
 //          slice only; zeroing touches its ranges only.
 //          Microbatch strides and token parities widen an access to all of them. A strided
-//          view counts as its span: if the views that an op writes in a buffer do not fill that
-//          span together, the bytes must be defined before.
+//          view counts as its span, a read one as all of it. Where the views that an op writes in
+//          a buffer do not fill that span together, each is columns of it (kPart), or, if its rows
+//          do not lie at one distance each, the bytes must be defined before.
 // Ranks    Of several ranks, the first has a cell for every byte. Each other has cells of its own
 //          for those bytes alone that some op touches there otherwise than on the first: of all
 //          others it has the same accesses, in the same order, and what holds for the first holds
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/plan/check/part_cover.h"
 #include "runtime/plan/check/violation.h"
 #include "runtime/plan/step_plan.h"
 
@@ -28,6 +30,7 @@ namespace millrace {
 enum class Effect : int8_t {
   kRead,     // contents must be defined
   kDefine,   // written: contents are defined afterwards
+  kPart,     // columns are written, the others keep what they hold
   kScratch,  // written: contents are undefined afterwards
 };
 
@@ -36,6 +39,7 @@ struct CellAccess {
   int32_t interval = 0;        // which of the buffer's live ranges holds the op's position
   int32_t begin = 0, end = 0;  // cells
   Effect effect = Effect::kRead;
+  int32_t columns = -1;      // AccessTable::ColumnsOf, of kPart
   std::string_view operand;  // static storage
 };
 
@@ -51,6 +55,10 @@ class AccessTable {
     const size_t i = static_cast<size_t>(first_op_[static_cast<size_t>(body)] + op);
     return std::span(accesses_).subspan(static_cast<size_t>(starts_[i]),
                                         static_cast<size_t>(starts_[i + 1] - starts_[i]));
+  }
+  // In the bytes of cells.
+  const Columns& ColumnsOf(const CellAccess& part) const {
+    return columns_[static_cast<size_t>(part.columns)];
   }
   int cells() const { return static_cast<int>(cuts_.empty() ? 0 : cuts_.size() - 1); }
   // Ranges for CellsIn that are these bytes of the arena on the k-th rank; of the first, the same.
@@ -83,8 +91,9 @@ class AccessTable {
   std::vector<std::vector<ByteRange>> apart_;  // by rank: bytes with cells of its own, ascending
   std::vector<int64_t> cuts_;
   std::vector<CellAccess> accesses_;  // by body, op
-  std::vector<int32_t> starts_;       // by op, laid end to end
-  std::vector<int32_t> first_op_;     // by body
+  std::vector<Columns> columns_;
+  std::vector<int32_t> starts_;    // by op, laid end to end
+  std::vector<int32_t> first_op_;  // by body
 };
 
 // "forward.first 3: compute matmul h.0/attn.qkv".

@@ -72,7 +72,7 @@ class Walk {
           e = repeated.end;
           if (e == schedule.size()) return;
         } else {
-          before = {order_.count(), stays_, cells_, root_, derived_, version_};
+          before = {order_.count(), stays_, cells_, parts_, root_, derived_, version_};
         }
       }
       const Entry& entry = schedule[e];
@@ -124,6 +124,7 @@ class Walk {
     int32_t ops;  // walked until then
     StayTracker stays;
     std::vector<CellState> cells;
+    PartCover parts;
     std::vector<int32_t> root;
     std::vector<int64_t> derived, version;
   };
@@ -143,8 +144,8 @@ class Walk {
              (was.stay < begin_.stay ? was.stay : was.stay + stays) == is.stay &&
              std::equal(std::begin(was.readers), std::end(was.readers), std::begin(is.readers), op);
     };
-    return root_ == before.root && derived_ == before.derived && version_ == before.version &&
-           order_.Repeats(begin_.op, before.ops) &&
+    return parts_ == before.parts && root_ == before.root && derived_ == before.derived &&
+           version_ == before.version && order_.Repeats(begin_.op, before.ops) &&
            stays_.IsShifted(before.stays, begin_.stay, begin_.entry) &&
            std::equal(cells_.begin(), cells_.end(), before.cells.begin(),
                       [&](const CellState& is, const CellState& was) { return cell(was, is); });
@@ -239,6 +240,8 @@ class Walk {
         Read(self, stream, access, stay);
       else
         Write(self, access, stay);
+      if (access.effect == Effect::kRead || access.effect == Effect::kPart)
+        RequireLatest(self, access);
       if (found_->size() >= limit_) return;
     }
     TrackVersions(op);
@@ -274,6 +277,9 @@ class Walk {
       }
       cell.readers[stream] = self;
     }
+  }
+
+  void RequireLatest(int32_t self, const CellAccess& access) {
     const auto b = static_cast<size_t>(access.buffer);
     if (root_[b] >= 0 && static_cast<size_t>(root_[b]) != b &&
         derived_[b] != version_[static_cast<size_t>(root_[b])])
@@ -299,8 +305,19 @@ class Walk {
         Race(self, access, reader, "reads", c);
         return;
       }
-      cell = CellState{self, stay, access.effect == Effect::kDefine, {}};
+      cell = CellState{self, stay, DefinesCell(c, access, stay), {}};
     }
+  }
+
+  // Is the cell defined once the access has written it?
+  bool DefinesCell(int32_t c, const CellAccess& access, int32_t stay) {
+    const CellState& cell = cells_[static_cast<size_t>(c)];
+    const bool part = access.effect == Effect::kPart;
+    const bool goes_on = part && cell.stay == stay &&
+                         (cell.writer < 0 || !IsOfAnotherMicrobatch(access.buffer, cell.writer));
+    if (!goes_on) parts_.Forget(c);
+    if (!part) return access.effect == Effect::kDefine;
+    return (goes_on && cell.defined) || parts_.Add(c, table_.bytes(c), table_.ColumnsOf(access));
   }
 
   void Race(int32_t self, const CellAccess& access, int32_t other, const char* does, int32_t cell) {
@@ -345,6 +362,7 @@ class Walk {
   HappensBefore order_;
   std::vector<Instance> instances_;
   std::vector<CellState> cells_;
+  PartCover parts_;
   std::vector<int32_t> root_;  // by buffer: master weights that it is a copy of; -1 none
   std::vector<int64_t> derived_, version_;  // by buffer: version copied; updates so far
   std::vector<int32_t> waits_;

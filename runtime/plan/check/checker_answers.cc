@@ -100,7 +100,7 @@ class AnswerWalk {
   void Step(const KernelOp& op, std::span<const CellAccess> accesses) {
     AxisSet differs = MadeOther(op), terms;
     for (const CellAccess& access : accesses) {
-      if (access.effect != Effect::kRead) continue;
+      if (access.effect != Effect::kRead && access.effect != Effect::kPart) continue;
       const bool summed = IsSummed(op, access.operand);
       for (int32_t c = access.begin; c < access.end; ++c) {
         const AxisSet read = differs_[static_cast<size_t>(c)];

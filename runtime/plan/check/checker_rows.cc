@@ -56,6 +56,7 @@ class RowWalk {
         table_(table),
         found_(found),
         cuts_(static_cast<size_t>(table.cells())),
+        buffers_(cuts_.size(), -1),
         walked_(plan.bodies.size()) {}
 
   // Each body once: it does the same for every microbatch.
@@ -192,8 +193,11 @@ class RowWalk {
     Cut common;
     std::string_view first;
     for (const CellAccess& access : Accesses()) {
-      if (access.effect != Effect::kRead || !wanted(access.operand)) continue;
+      const bool part = access.effect == Effect::kPart;
+      if ((access.effect != Effect::kRead && !part) || !wanted(access.operand)) continue;
       for (int32_t c = access.begin; c < access.end; ++c) {
+        // Columns are of the rows that the buffer's other ones are of.
+        if (part && buffers_[static_cast<size_t>(c)] != access.buffer) continue;
         const Cut& cut = cuts_[static_cast<size_t>(c)];
         if (!cut || cut == common) continue;
         if (common)
@@ -216,6 +220,7 @@ class RowWalk {
     if (access.effect == Effect::kRead) return;
     std::fill(cuts_.begin() + access.begin, cuts_.begin() + access.end,
               access.effect == Effect::kScratch ? std::nullopt : cut);
+    std::fill(buffers_.begin() + access.begin, buffers_.begin() + access.end, access.buffer);
   }
 
   const StepPlan& plan_;
@@ -223,7 +228,8 @@ class RowWalk {
   const AxisSet sequences_;
   const AccessTable& table_;
   Violations* found_;
-  std::vector<Cut> cuts_;  // by cell
+  std::vector<Cut> cuts_;         // by cell
+  std::vector<int32_t> buffers_;  // by cell: written last
   std::vector<bool> walked_;
   int body_ = 0, op_ = 0;
 };

@@ -146,12 +146,6 @@ void LowerGrad(Lowering& l, const Step& step) {
     op.d_v = heads(d_qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
     return l.Push(op, node);
   }
-  // Two ops write columns of d_qkv each. To the proof a write with gaps changes what is there, so
-  // something has to be there.
-  CopyRowsOp<View> whole;
-  whole.x = qkv;
-  whole.out = d_qkv;
-  l.Push(whole, node, ":d_qkv");
   const View keys = GatherKeys(l, node, qkv),
              d_keys = storage.Temporary(node.label + ".d_keys", keys.layout);
   op.k = GatheredHeads(l, keys, attrs, 0);

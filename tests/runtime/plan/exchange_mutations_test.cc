@@ -117,6 +117,36 @@ TEST_CASE("keys that are put in another rank's place are reported", "[plan][chec
   CHECK(changed > 10);
 }
 
+// d_q by attention, d_k and d_v by the copy of what their sum is: together all columns of d_qkv.
+TEST_CASE("a gradient of fused rows that its parts do not cover is reported", "[plan][checker]") {
+  const auto puts_back = [](const PlanOp& op) {
+    const auto* copy = std::get_if<CopyRowsOp<View>>(&op.op);
+    return copy != nullptr && copy->out.rank_stride == 0;
+  };
+  const auto forms_part = [](const PlanOp& op) {
+    const auto* attention = std::get_if<AttentionGradOp<View>>(&op.op);
+    return attention != nullptr && attention->rows.split();
+  };
+  int changed = 0;
+  for (const PlanCase& c : test::SplitCases()) {
+    // One column less, at either end; the queries' columns in place of their own.
+    for (const int64_t first : {0, 1})
+      changed += test::RequireEachReported(c, puts_back, [&](PlanOp& op) {
+        auto& copy = std::get<CopyRowsOp<View>>(op.op);
+        for (View* view : {&copy.x, &copy.out}) {
+          view->offset += first;
+          --view->layout.dims[1];
+        }
+      });
+    changed += test::RequireEachReported(
+        c, puts_back, [](PlanOp& op) { --std::get<CopyRowsOp<View>>(op.op).out.offset; });
+    changed += test::RequireEachReported(c, forms_part, [](PlanOp& op) {
+      --std::get<AttentionGradOp<View>>(op.op).d_q.layout.dims[2];
+    });
+  }
+  CHECK(changed == 4 * 2 * 3);  // of three blocks each, in two cases
+}
+
 // The fused rows [B, T/n, (H + 2 Hkv) D] have them beside the queries.
 TEST_CASE("attention to the keys of a rank's own rows alone is reported", "[plan][checker]") {
   int changed = 0;
