@@ -2,7 +2,7 @@
 // proved?
 //
 //   bazel run -c opt //tools/bench:plan_time -- [--layers 128,1000,4000] [--accumulate 1,16]
-//   [--shard N] [--allocator packed] [--repeat N] [--auto LAYERS]
+//   [--shard N] [--allocator packed] [--reshard after_forward] [--repeat N] [--auto LAYERS]
 //
 // Prints milliseconds of processor time per stage, the best of the repeats, on one core:
 //   layout, graph, gradients, lower   PlanShards, EmitForward, AddGradients, Lower
@@ -44,6 +44,7 @@ struct Case {
   int64_t layers = 128;
   int accumulate = 1, shard = 8;
   AllocatorKind allocator = AllocatorKind::kPacked;
+  Reshard reshard = Reshard::kAfterForward;
 };
 
 constexpr PrecisionPolicy kPrecision = {DType::kBF16, DType::kBF16, DType::kF32, DType::kBF16};
@@ -68,6 +69,7 @@ PlanOptions OptionsOf(const Case& c) {
   o.shape = kShape;
   o.accumulate = c.accumulate;
   o.allocator = c.allocator;
+  o.reshard = c.reshard;
   o.backend = Backend::kCuda;
   o.clip = 1;
   return o;
@@ -216,6 +218,11 @@ int Main(int argc, char** argv) {
       {"coloured", AllocatorKind::kColoured}, {"packed", AllocatorKind::kPacked}};
   app.add_option("--allocator", c.allocator, "how buffers are placed")
       ->transform(CLI::CheckedTransformer(allocators));
+  const std::map<std::string, Reshard> reshards = {{"never", Reshard::kNever},
+                                                   {"after_backward", Reshard::kAfterBackward},
+                                                   {"after_forward", Reshard::kAfterForward}};
+  app.add_option("--reshard", c.reshard, "after which gathered weights are dropped")
+      ->transform(CLI::CheckedTransformer(reshards));
   CLI11_PARSE(app, argc, argv);
 
   if (!layers.empty() && layers.front() > 0)

@@ -1,8 +1,12 @@
 // Slots coloured by lifetime: per dtype, buckets take turns in a slot when they are never live
 // together; largest first, so that the first bucket of a slot sets its size.
+//
+// Where nearly all are live together, nearly every slot is taken: a tree over the slots passes over
+// all of those that are taken at one time at once.
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "runtime/plan/pool/allocator_internal.h"
@@ -15,6 +19,9 @@ class Slot {
  public:
   explicit Slot(int64_t bytes) : bytes_(bytes) {}
 
+  // The longest stay.
+  Interval longest() const { return longest_; }
+
   bool IsFree(const Item& item) const {
     return std::none_of(item.intervals.begin(), item.intervals.end(), [&](const Interval& live) {
       const auto next = After(live.begin);
@@ -23,7 +30,10 @@ class Slot {
   }
   void Add(int32_t index, const Item& item) {
     members_.push_back(index);
-    for (const Interval& live : item.intervals) taken_.insert(After(live.begin), live);
+    for (const Interval& live : item.intervals) {
+      taken_.insert(After(live.begin), live);
+      if (live.end - live.begin > longest_.end - longest_.begin) longest_ = live;
+    }
   }
   const std::vector<int32_t>& members() const { return members_; }
   int64_t bytes() const { return bytes_; }
@@ -37,28 +47,68 @@ class Slot {
 
   std::vector<int32_t> members_;
   std::vector<Interval> taken_;  // by members, ascending, disjoint
+  Interval longest_;
   int64_t bytes_;
 };
 
 enum class Choice { kLargestSlot, kSmallestSlot };
 
+// Of ranges of slots by halves, a time during which all of them are taken; empty: none is known.
+class TakenTree {
+ public:
+  // For at most `slots`. Those that are not set yet count as taken.
+  explicit TakenTree(size_t slots) {
+    while (leaves_ < slots) leaves_ *= 2;
+    common_.assign(2 * leaves_,
+                   {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()});
+  }
+
+  void Set(size_t slot, const Interval& taken) {
+    size_t node = leaves_ + slot;
+    common_[node] = taken;
+    while (node /= 2) {
+      const Interval &a = common_[2 * node], &b = common_[2 * node + 1];
+      common_[node] = {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+    }
+  }
+
+  // The slot that is met first, from the first or from the last one on, of which `is_free`; of the
+  // others only those are asked that are not known to be taken while the item is live. -1: none.
+  template <class IsFree>
+  int64_t Find(const Item& item, Choice choice, IsFree&& is_free, size_t node = 1) const {
+    if (IsLiveIn(item, common_[node])) return -1;
+    if (node >= leaves_) return is_free(node - leaves_) ? Index(node) : -1;
+    const size_t first = choice == Choice::kLargestSlot ? 2 * node : 2 * node + 1;
+    const int64_t found = Find(item, choice, is_free, first);
+    return found >= 0 ? found : Find(item, choice, is_free, first ^ 1);
+  }
+
+ private:
+  int64_t Index(size_t leaf) const { return static_cast<int64_t>(leaf - leaves_); }
+  static bool IsLiveIn(const Item& item, const Interval& time) {
+    if (time.begin >= time.end) return false;
+    const auto next = std::upper_bound(item.intervals.begin(), item.intervals.end(), time.begin,
+                                       [](int64_t at, const Interval& i) { return at < i.end; });
+    return next != item.intervals.end() && next->begin < time.end;
+  }
+
+  size_t leaves_ = 1;
+  std::vector<Interval> common_;  // by node: the root is 1, a node's halves are 2n and 2n + 1
+};
+
 // `order` descends in bytes, so every slot that exists is large enough; slots descend too.
 std::vector<Slot> Colour(const std::vector<Item>& items, const std::vector<int32_t>& order,
                          Choice choice) {
   std::vector<Slot> slots;
+  TakenTree taken(order.size());
   for (const int32_t i : order) {
     const Item& item = items[static_cast<size_t>(i)];
-    const auto is_free = [&](const Slot& slot) { return slot.IsFree(item); };
-    Slot* found = nullptr;
-    if (choice == Choice::kLargestSlot) {
-      const auto slot = std::find_if(slots.begin(), slots.end(), is_free);
-      if (slot != slots.end()) found = &*slot;
-    } else {
-      const auto slot = std::find_if(slots.rbegin(), slots.rend(), is_free);
-      if (slot != slots.rend()) found = &*slot;
-    }
-    if (found == nullptr) found = &slots.emplace_back(PaddedBytes(item));
-    found->Add(i, item);
+    const auto is_free = [&](size_t slot) { return slots[slot].IsFree(item); };
+    const int64_t found = taken.Find(item, choice, is_free);
+    const size_t slot = found < 0 ? slots.size() : static_cast<size_t>(found);
+    if (found < 0) slots.emplace_back(PaddedBytes(item));
+    slots[slot].Add(i, item);
+    taken.Set(slot, slots[slot].longest());
   }
   return slots;
 }

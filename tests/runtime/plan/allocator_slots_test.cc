@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -209,6 +210,69 @@ TEST_CASE("coloured is the best colouring in nine of ten small cases, and never 
   }
   CAPTURE(optimal);
   REQUIRE(optimal >= kRounds * 9 / 10);
+}
+
+// Every slot asked in turn, from either end.
+std::vector<int64_t> PlainColouring(const std::vector<Item>& items) {
+  std::vector<size_t> order(items.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto by = [&](auto key) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return key(items[a]) < key(items[b]); });
+  };
+  by([](const Item& item) { return item.intervals[0].begin; });
+  by([](const Item& item) { return -Blocks(item); });
+  const auto meet = [&](size_t a, size_t b) {
+    for (const Interval& x : items[a].intervals)
+      for (const Interval& y : items[b].intervals)
+        if (x.begin < y.end && y.begin < x.end) return true;
+    return false;
+  };
+  std::vector<int64_t> best;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const bool from_the_last : {false, true}) {
+    std::vector<std::vector<size_t>> slots;
+    for (const size_t i : order) {
+      size_t at = slots.size();
+      for (size_t s = 0; s < slots.size() && at == slots.size(); ++s) {
+        const size_t slot = from_the_last ? slots.size() - 1 - s : s;
+        if (std::none_of(slots[slot].begin(), slots[slot].end(),
+                         [&](size_t other) { return meet(i, other); }))
+          at = slot;
+      }
+      if (at == slots.size()) slots.emplace_back();
+      slots[at].push_back(i);
+    }
+    std::vector<int64_t> offsets(items.size());
+    int64_t end = 0;
+    for (const std::vector<size_t>& slot : slots) {
+      for (const size_t i : slot) offsets[i] = end;
+      end += Blocks(items[slot[0]]) * kArenaAlignment;
+    }
+    if (end < least) least = end, best = offsets;
+  }
+  return best;
+}
+
+TEST_CASE("coloured places as one that asks every slot in turn", "[plan][allocator][slots]") {
+  std::mt19937 random(11);
+  for (int round = 0; round < 500; ++round) {
+    CAPTURE(round);
+    std::vector<Item> items = RandomItems(random, 1 + Below(random, 60));
+    // From few that meet to all live together for most of the time.
+    const int64_t longer = round % 5 * 4;
+    for (size_t i = 0; i < items.size(); ++i) {
+      items[i].dtype = kF32;
+      items[i].unit = static_cast<int32_t>(i);
+      if (round % 7 == 0) items[i].bytes = 256;
+      if (longer > 0)
+        items[i].intervals = {{Below(random, 12), 12 + Below(random, longer)},
+                              {40 + Below(random, 4), 44 + Below(random, 3)}};
+      if (longer > 0 && items[i].intervals[0].begin == items[i].intervals[0].end)
+        ++items[i].intervals[0].end;
+    }
+    REQUIRE(PlanPool(items, {.kind = AllocatorKind::kColoured}).offsets == PlainColouring(items));
+  }
 }
 
 TEST_CASE("too few copies name both buckets, the slot and memory.slots",
