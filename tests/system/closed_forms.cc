@@ -302,7 +302,7 @@ int64_t StagedPerStep(const Trial& trial) {
 //
 // Of n ranks along context each has R/n rows. Each attention gathers the rows' keys and values, Hkv
 // heads of D each, of which tensor's ranks have equal parts; its gradient gathers them once more,
-// and scatters the sum of theirs. An attention that is computed again gathers them, too.
+// and scatters the sum of theirs. An attention that is computed again reads what its gradient does.
 //
 // Of n ranks along expert each has E/n experts of every block, and exchanges pieces of M = R min(K,
 // E/n) rows: E/n counts to a rank; M weights, and in the backward their gradients; M rows of C out
@@ -322,8 +322,7 @@ ExchangeForm ExchangesOf(const Trial& trial) {
   if (const int64_t n = ContextAxis(trial); n > 1) {
     const int64_t columns = 2 * model.KvHeads() / TensorAxis(trial) * model.HeadDim(),
                   bytes = (n - 1) * rows * columns * element;
-    const bool again = config.memory.recompute == Recompute::kBlock;
-    const int64_t gathers = (again ? 3 : 2) * layers;
+    const int64_t gathers = 2 * layers;
     form.gathers += gathers, form.scatters += layers;
     form.gathered_bytes += gathers * bytes, form.scattered_bytes += layers * bytes;
   }

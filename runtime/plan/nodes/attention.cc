@@ -13,8 +13,8 @@
 
 // With sequences split over ranks (context): keys and values of all ranks are gathered for the op
 // and their gradients summed behind it. They are columns of the fused rows, so they are copied to
-// this rank's place among the gathered ones, and back. What is gathered is formed again in the
-// backward: a node's inputs are kept, and they are this rank's rows.
+// this rank's place among the gathered ones, and back. What is gathered is a value, the last input
+// of both nodes: formed again in the backward, once, also where attention is computed again.
 namespace millrace {
 namespace {
 
@@ -23,7 +23,7 @@ void Gradient(Differentiator& d, const Node& n) {
   if (!d_y) return;
   const ValueId d_qkv = d.NewGradient(n.inputs[0]);
   std::vector<ValueId> inputs = {n.inputs[0], n.outputs[0], n.outputs[1], d_y};
-  inputs.insert(inputs.end(), n.inputs.begin() + 1, n.inputs.end());  // documents
+  inputs.insert(inputs.end(), n.inputs.begin() + 1, n.inputs.end());  // documents, gathered keys
   d.Emit(kAttentionGradNode, std::move(inputs), {d_qkv}, {}, n, ":grad");
   Contribute(d, n.inputs[0], d_qkv, n);
 }
@@ -39,24 +39,20 @@ View GatheredHeads(const Lowering& l, const View& rows, const HeadsAttrs& attrs,
 }
 
 // Keys and values of all ranks, rank by rank.
-View GatherKeys(Lowering& l, const Node& node, const View& qkv) {
-  const auto& attrs = Attrs<AttentionNodeAttrs>(node);
-  const int64_t ranks = l.graph().context(), rows = qkv.layout.dims[0], columns = KeyColumns(attrs);
-  const DType dtype = qkv.layout.dtype;
-  const View all =
-      l.storage().Temporary(node.label + ".keys", DenseLayout(dtype, {ranks * rows, columns}));
+void LowerGatherKeys(Lowering& l, const Step& step) {
+  const Node& node = *step.node;
+  const View qkv = l.storage().Read(node.inputs[0]), all = l.storage().Write(node.outputs[0]);
+  const int64_t rows = qkv.layout.dims[0];
   CopyRowsOp<View> copy;
-  copy.x = KeyColumnsOf(qkv, attrs);
+  copy.x = KeyColumnsOf(qkv, Attrs<AttentionNodeAttrs>(node));
   copy.out = Rows(all, 0, rows);
-  copy.out.rank_stride = rows * columns;
+  copy.out.rank_stride = rows * all.layout.dims[1];
   copy.out.rank_axes = Axis::kContext;
   l.Push(copy, node, ":own_keys");
   AllGatherOp<View> gather;
   gather.axes = Axis::kContext;
-  gather.full = all;
-  gather.full.layout = DenseLayout(dtype, {ranks * rows * columns});
+  gather.full = InOneRow(all);
   l.Push(gather, node, ":keys");
-  return all;
 }
 
 // Of one sequence and head: tiles of 64 by 64, as our own kernels have them.
@@ -104,11 +100,11 @@ void Lower(Lowering& l, const Step& step) {
   op.scale = AttentionScale(attrs);
   op.window = attrs.window;
   op.q = heads(qkv, 0, attrs.heads);
-  if (node.inputs.size() > 1) op.documents = l.storage().Read(node.inputs[1]);
+  if (l.graph().documents) op.documents = l.storage().Read(node.inputs[1]);
   op.rows = l.graph().context_rows();
   if (op.rows.split()) {
     ChooseSplit(l, node);
-    const View keys = GatherKeys(l, node, qkv);
+    const View keys = l.storage().Read(node.inputs.back());
     op.k = GatheredHeads(l, keys, attrs, 0);
     op.v = GatheredHeads(l, keys, attrs, attrs.kv_heads);
   } else {
@@ -137,7 +133,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.out = heads(storage.Read(node.inputs[1]), 0, attrs.heads);
   op.lse = storage.Read(node.inputs[2]);
   op.d_out = heads(storage.Read(node.inputs[3]), 0, attrs.heads);
-  if (node.inputs.size() > 4) op.documents = storage.Read(node.inputs[4]);
+  if (l.graph().documents) op.documents = storage.Read(node.inputs[4]);
   op.d_q = heads(d_qkv, 0, attrs.heads);
   if (!op.rows.split()) {
     op.k = heads(qkv, attrs.heads, attrs.kv_heads);
@@ -146,7 +142,7 @@ void LowerGrad(Lowering& l, const Step& step) {
     op.d_v = heads(d_qkv, attrs.heads + attrs.kv_heads, attrs.kv_heads);
     return l.Push(op, node);
   }
-  const View keys = GatherKeys(l, node, qkv),
+  const View keys = storage.Read(node.inputs.back()),
              d_keys = storage.Temporary(node.label + ".d_keys", keys.layout);
   op.k = GatheredHeads(l, keys, attrs, 0);
   op.v = GatheredHeads(l, keys, attrs, attrs.kv_heads);
@@ -180,6 +176,8 @@ View KeyColumnsOf(View rows, const HeadsAttrs& attrs) {
   return rows;
 }
 
+const NodeDef kGatherKeysNode{
+    .name = "gather_keys", .recompute = RecomputeClass::kExchange, .lower = LowerGatherKeys};
 const NodeDef kAttentionNode{.name = "attention",
                              .recompute = RecomputeClass::kDear,
                              .gradient = Gradient,
@@ -198,8 +196,16 @@ ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads, const
       b.NewActivation(label, {batch * seq, heads.heads * heads.head_dim}, {{AxisSet(), split}, {}});
   const ValueId lse = b.NewStatistic(label + ".lse", {batch, heads.heads, seq},
                                      {{AxisSet(), split, AxisSet()}, {}});
-  b.Push(kAttentionNode, b.WithDocuments({qkv}), {out, lse}, AttentionNodeAttrs{heads, window},
-         label);
+  const AttentionNodeAttrs attrs{heads, window};
+  std::vector<ValueId> inputs = b.WithDocuments({qkv});
+  if (b.mesh().Size(Axis::kContext) > 1) {
+    const int64_t rows = batch * seq * b.mesh().Size(Axis::kContext);
+    const AxisSet left = b.value(qkv).placement.Cut(0) - Axis::kContext;
+    inputs.push_back(
+        b.NewActivation(label + ".keys", {rows, KeyColumns(heads)}, {{left, split}, {}}));
+    b.Push(kGatherKeysNode, {qkv}, {inputs.back()}, attrs, label);
+  }
+  b.Push(kAttentionNode, std::move(inputs), {out, lse}, attrs, label);
   return out;
 }
 

@@ -1,7 +1,11 @@
 // Causal attention over fused qkv rows.
 //
-// kAttentionNode      in: qkv [R, (H+2Hkv)D], documents?    out: y [R, H*D], lse f32 [B,H,T]
-// kAttentionGradNode  in: qkv, y, lse, d_y, documents?      out: d_qkv
+// kAttentionNode      in: qkv [R, (H+2Hkv)D], documents?, keys?    out: y [R, H*D], lse f32 [B,H,T]
+// kAttentionGradNode  in: qkv, y, lse, d_y, documents?, keys?      out: d_qkv
+// kGatherKeysNode     in: qkv                                      out: keys [n*R, 2Hkv*D]
+//
+// Where sequences are split over n ranks of context, and only there, keys and values are gathered,
+// rank by rank. They have no gradient of their own: attention's sums theirs over the ranks.
 //
 // Attributes AttentionNodeAttrs.
 #pragma once
@@ -21,7 +25,7 @@ struct AttentionNodeAttrs : HeadsAttrs {
 float AttentionScale(const HeadsAttrs& attrs);
 View KeyColumnsOf(View rows, const HeadsAttrs& attrs);
 
-extern const NodeDef kAttentionNode, kAttentionGradNode;
+extern const NodeDef kGatherKeysNode, kAttentionNode, kAttentionGradNode;
 
 ValueId Attention(ForwardBuilder& b, ValueId qkv, const HeadsAttrs& heads, const std::string& label,
                   int64_t window = 0);
