@@ -54,17 +54,20 @@ class Search {
     const int64_t all = static_cast<int64_t>(blocks_.size());
     const Prefixes none = Prefix(0, 0), cheap = Prefix(all, 0), most = Prefix(all, all);
     // An arena is never below its bound, which takes a fraction of the time.
-    const auto may_fit = [&](const Prefixes& p) { return limit == 0 || Draft(p).bound <= limit; };
+    const auto may_fit = [&](const Prefixes& p) { return limit == 0 || Bound(p) <= limit; };
     const auto fits = [&](const Prefixes& p) {
       return may_fit(p) && (limit == 0 || Arena(p) <= limit);
     };
     if (fits(none)) return Chosen(none);
-    if (fits(cheap))
-      return Chosen(Trimmed(FirstFitting(Undercut(all), may_fit, fits), may_fit, fits));
+    if (fits(cheap)) {
+      const std::vector<Prefixes> steps = Undercut(all);
+      return Chosen(
+          Trimmed(FirstFitting(steps, 0, steps.size() - 1, may_fit, fits), may_fit, fits));
+    }
     if (fits(most)) {
       std::vector<Prefixes> steps;
       for (int64_t n = 0; n <= all; ++n) steps.push_back(Prefix(all, n));
-      return Chosen(FirstFitting(steps, may_fit, fits));
+      return Chosen(FirstFitting(steps, 0, steps.size() - 1, may_fit, fits));
     }
     const int64_t least = std::min(Arena(cheap), Arena(most));
     MR_REQUIRE(ErrorCode::kDoesNotFit, in_.options.budget_bytes == 0,
@@ -76,11 +79,6 @@ class Search {
   }
 
  private:
-  struct Drafted {
-    int64_t bound = 0;   // on the arena's bytes
-    double seconds = 0;  // that the compute stream is busy
-  };
-
   // All cheap kinds in the first `cheap` block units, everything in the first `everything`.
   Prefixes Prefix(int64_t cheap, int64_t everything) const {
     return {std::vector<int64_t>(kinds_.size(), cheap), everything};
@@ -101,14 +99,22 @@ class Search {
     return Lower(AddGradients(in_.forward, UnitsOf(p)), in_.lower);
   }
 
-  const Drafted& Draft(const Prefixes& p) {
-    const auto [it, added] = drafted_.try_emplace(p);
-    if (added) {
-      const StepPlan plan = DraftStep(in_.layout, in_.states, ProgramOf(p), options_, "train");
-      it->second = {plan.lower_bound, Simulate(plan, plan.schedule, in_.layout.mesh, machine_)
-                                          .busy[static_cast<size_t>(StreamId::kCompute)]};
-    }
+  StepPlan Draft(const Prefixes& p) const {
+    return DraftStep(in_.layout, in_.states, ProgramOf(p), options_, "train");
+  }
+
+  // On the arena's bytes.
+  int64_t Bound(const Prefixes& p) {
+    const auto [it, added] = bounds_.try_emplace(p);
+    if (added) it->second = Draft(p).lower_bound;
     return it->second;
+  }
+
+  // That the compute stream is busy. Asked of a few alone: simulating takes its time.
+  double Seconds(const Prefixes& p) const {
+    const StepPlan plan = Draft(p);
+    return Simulate(plan, plan.schedule, in_.layout.mesh, machine_)
+        .busy[static_cast<size_t>(StreamId::kCompute)];
   }
 
   int64_t Arena(const Prefixes& p) {
@@ -127,7 +133,7 @@ class Search {
   };
 
   // Of recomputing the kind `k` alone in the first n block units, by n from 0.
-  std::vector<Saving> SavingsOf(size_t k, int64_t all) {
+  std::vector<Saving> SavingsOf(size_t k, int64_t all, double without) const {
     std::vector<int64_t> dropped(in_.forward.unit_names.size());
     for (const Node& node : in_.forward.forward) {
       if (node.kind != kinds_[k]) continue;
@@ -147,7 +153,7 @@ class Search {
     }
     Prefixes alone = Prefix(0, 0);
     alone.cheap[k] = all;
-    const double seconds = std::max(0.0, Draft(alone).seconds - Draft(Prefix(0, 0)).seconds);
+    const double seconds = std::max(0.0, Seconds(alone) - without);
     const auto total = static_cast<double>(std::max<int64_t>(savings.back().bytes, 1));
     for (Saving& saving : savings)
       saving.seconds = seconds * (static_cast<double>(saving.bytes) / total);
@@ -171,10 +177,11 @@ class Search {
   }
 
   // Combinations of prefixes from nothing to all.
-  std::vector<Prefixes> Undercut(int64_t all) {
+  std::vector<Prefixes> Undercut(int64_t all) const {
+    const double without = Seconds(Prefix(0, 0));
     std::vector<Saving> best = {{0, 0, Prefix(0, 0)}};
     for (size_t k = 0; k < kinds_.size(); ++k) {
-      const std::vector<Saving> alone = SavingsOf(k, all);
+      const std::vector<Saving> alone = SavingsOf(k, all, without);
       std::vector<Saving> both;
       for (const Saving& a : best)
         for (const Saving& b : alone) {
@@ -199,16 +206,18 @@ class Search {
     return high;
   }
 
-  // steps.front() does not fit, steps.back() does. The first whose bound allows it, and nearly
-  // always that one fits; else the first behind it.
+  // steps.back() fits, steps[low] does not. The first whose bound allows it, of which steps[high]
+  // is one, and nearly always that one fits; else the first behind it.
   template <class MayFit, class Fits>
-  static Prefixes FirstFitting(const std::vector<Prefixes>& steps, MayFit&& may_fit, Fits&& fits) {
-    const size_t last = steps.size() - 1, first = Bisect(steps, 0, last, may_fit);
+  static Prefixes FirstFitting(const std::vector<Prefixes>& steps, size_t low, size_t high,
+                               MayFit&& may_fit, Fits&& fits) {
+    const size_t last = steps.size() - 1, first = Bisect(steps, low, high, may_fit);
     return steps[first == last || fits(steps[first]) ? first : Bisect(steps, first, last, fits)];
   }
 
   // Without the units that the fit does not need after all: the last unit's backward comes first,
-  // while everything is still saved, and brings back what that unit dropped.
+  // while everything is still saved, and brings back what that unit dropped. They are few: looked
+  // for from the end on.
   template <class MayFit, class Fits>
   static Prefixes Trimmed(Prefixes p, MayFit&& may_fit, Fits&& fits) {
     for (size_t k = 0; k < p.cheap.size(); ++k) {
@@ -217,7 +226,14 @@ class Search {
         steps.push_back(p);
         steps.back().cheap[k] = n;
       }
-      p = fits(steps.front()) ? steps.front() : FirstFitting(steps, may_fit, fits);
+      if (fits(steps.front())) {
+        p = steps.front();
+        continue;
+      }
+      size_t low = 0, high = steps.size() - 1;
+      for (size_t fewer = 1; low == 0 && fewer < steps.size() - 1; fewer *= 2)
+        (may_fit(steps[steps.size() - 1 - fewer]) ? high : low) = steps.size() - 1 - fewer;
+      p = FirstFitting(steps, low, high, may_fit, fits);
     }
     return p;
   }
@@ -233,7 +249,7 @@ class Search {
   Machine machine_;
   std::vector<const NodeDef*> kinds_;
   std::vector<size_t> blocks_;  // UnitIds of block units, in order of the forward
-  std::map<Prefixes, Drafted> drafted_;
+  std::map<Prefixes, int64_t> bounds_;
   std::map<Prefixes, int64_t> arenas_;
 };
 
