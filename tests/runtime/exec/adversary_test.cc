@@ -171,6 +171,46 @@ TEST_CASE("free bytes are poisoned, and a stray write into them is caught", "[ex
   }
 }
 
+TEST_CASE("a read while some columns are not written is caught", "[exec][shadow]") {
+  HandPlan p;
+  const bool apart = GENERATE(false, true);  // two stays, of some columns each
+  const BufferId w = p.Master("w"), a = p.Buffer("a", 1, {{0, apart ? 1 : 3}}),
+                 b = p.Buffer("b", 2, {{0, 3}});
+  if (apart) {
+    p.plan.buffers[static_cast<size_t>(a.value)].live.push_back({1, 3});
+    p.plan.buffers[static_cast<size_t>(a.value)].offsets.push_back(256);
+  }
+  for (const int64_t first : {0, 5}) {
+    View columns = p.Part(a, first, 0);
+    columns.layout = DenseLayout(DType::kF32, {8, first == 0 ? 5 : 3});
+    View x = p.Part(w, 0, 0);
+    x.layout = columns.layout;
+    columns.layout.strides[0] = 8;
+    p.Copy(kC, x, columns);
+  }
+  p.Copy(kC, p.Part(a, 8, 32), p.Part(b, 0, 32));  // rows in which both have columns
+  const StepPlan plan = p.Done();
+  Arena arena(plan);
+  Shadow shadow(plan, kAlone, 0, ArenaView(arena.bytes.data()));
+  shadow.Begin(plan.prologue);
+  shadow.End();
+  for (int run = 0; run < 2; ++run) {  // nothing is left of the first
+    shadow.Begin(plan.schedule);
+    for (const int op : {0, 1}) {
+      shadow.Before(0, op);
+      if (!apart) REQUIRE_THROWS_WITH(shadow.Before(0, 2), Contains("x reads a before bytes"));
+      shadow.After(0, op);
+    }
+    if (apart) {
+      REQUIRE_THROWS_WITH(shadow.Before(0, 2), Contains("x reads a before bytes"));
+      return;
+    }
+    shadow.Before(0, 2);
+    shadow.After(0, 2);
+    shadow.End();
+  }
+}
+
 // --- Real steps.
 
 std::vector<PlanCase> Cases() {
