@@ -33,6 +33,10 @@ StepPlan RandomPlan(std::mt19937& random) {
     };
     const View x = part();
     View out = part();
+    if (below(3) == 0) {  // columns of rows
+      out.layout = DenseLayout(DType::kF32, {2 + below(2), 1 + below(2)});
+      out.layout.strides[0] = 3 + below(3);
+    }
     if (out.buffer == x.buffer) out.buffer = buffers[x.buffer == buffers[0] ? 1 : 0];
     p.Copy(kC, x, out);
   }
@@ -47,10 +51,14 @@ std::vector<std::string> History(const StepPlan& plan, const AccessTable& table,
   std::vector<std::string> history;
   for (int op = 0; op < static_cast<int>(plan.bodies[0].ops.size()); ++op)
     for (const CellAccess& access : table.of(0, op))
-      if (table.bytes(access.begin).begin <= byte && byte < table.bytes(access.end - 1).end)
+      if (table.bytes(access.begin).begin <= byte && byte < table.bytes(access.end - 1).end) {
         history.push_back(std::to_string(op) + " " + std::string(access.operand) + " " +
                           std::to_string(static_cast<int>(access.effect)) + " " +
                           std::to_string(access.buffer));
+        if (access.effect != Effect::kPart) continue;
+        const Columns& columns = table.ColumnsOf(access);
+        if ((byte - columns.begin) % columns.stride < columns.width) history.back() += " written";
+      }
   return history;
 }
 
