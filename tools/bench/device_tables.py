@@ -74,3 +74,36 @@ def gate(folder):
     lines = [step_gate.row(case, samples)[0] for case, samples in data["cases"].items()]
     return [f"{data['device']}, {data['old']} beside {data['new']}, {data['date']}. Medians in ms with the 10th and 90th percentile of three rounds' steps:", "",
             *table(["case", "old, ms", "new, ms", "new / old", "by round"], []), *lines]
+
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def sanitizers(folder):
+    """Reports about our kernels by program and tool; of a tool that did not come to its end there is no count."""
+    data = load(folder / "sanitizers_h100.json")
+    rows = {(row["program"], row["tool"]): row for row in data["rows"]}
+    cell = lambda row: "" if row is None else "no end in {} s".format(row["seconds"]) if row["verdict"] == "time" else str(sum(row["ours"].values()))
+    programs = [name for name in dict.fromkeys(row["program"] for row in data["rows"]) if name != "planted_faults"]
+    other = {}
+    for row in data["rows"]:
+        if row["sources"] != data["sources"]:
+            other.setdefault(row["sources"], []).append(f"{row['tool']}.{row['program']}")
+    return [f"`{data['command']}`, compute-sanitizer of CUDA 13.0, {data['device']}, commit {data['sources']}, {data['date']}: reports about our kernels. All four tools found the",
+            "planted faults. " + " ".join(f"Of {sources}: {', '.join(names)}." for sources, names in other.items()), "",
+            *table(["program", *TOOLS], [[name, *(cell(rows.get((name, tool))) for tool in TOOLS)] for name in programs])]
+
+
+def fp8(folder):
+    """Steps and quantising kernels of one call."""
+    data = load(folder / "fp8_h100.json")
+    lines = []
+    for case, encodings in data["steps"].items():
+        base = results.spread(encodings["compute"])[0]
+        for name, times in encodings.items():
+            middle, low, high = results.quantile(times, 0.5), min(times), max(times)
+            ops = data["ops"].get(f"{case} {name}", {})
+            lines.append([case, name, f"{middle:.2f} ({low:.2f}, {high:.2f})", f"{middle / base:.3f}", *(f"{ops[op]:.1f}" if op in ops else "" for op in ("matmul", "quantize"))])
+    return [f"`{data['command']}`, {data['device']}, {data['sources']}, {data['date']}: ms of a step, the median (least, most) of the medians of {data['rounds']} rounds of 10 steps, taken in turn;",
+            "ms of its products and of quantising, each op alone. Quantising moves 2,436 to 2,658 GB/s counted over what must move, where a copy of 1 GiB moves 2,444 (`rows_bench quantize`).", "",
+            *table(["case", "precision.linear", "step, ms", "x compute", "products, ms", "quantising, ms"], lines)]
