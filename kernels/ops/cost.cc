@@ -7,6 +7,7 @@
 #include "kernels/ops/context_rows.h"
 #include "kernels/ops/cpu_blocking.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "kernels/ops/cuda_float8.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
 
@@ -122,8 +123,8 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
 }
 
 int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend) {
-  const bool stages =
-      backend == Backend::kCuda && Dim(op.a, 1) > 0 && RouteOf(op) == MatmulRoute::kWhole;
+  const bool stages = backend == Backend::kCuda && Dim(op.a, 1) > 0 && op.rounds_once() &&
+                      RouteOf(op) == MatmulRoute::kWhole;
   return stages ? op.out.layout.numel() * 4 : 0;
 }
 
@@ -180,12 +181,6 @@ std::string WhyUnsupported(LinearEncoding encoding, Backend backend) {
   return "linears in FP8 are not on CUDA yet, CPUs have them";
 }
 
-std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend) {
-  if (!IsFloat8(op.out.layout.dtype))
-    return fmt::format("quantize to {}; e4m3 or e5m2 is allowed", Name(op.out.layout.dtype));
-  return WhyUnsupported(LinearEncoding::kFp8Block, backend);
-}
-
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
@@ -203,8 +198,7 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
       op.b_scales.present != scaled)
     return fmt::format("matmul of {} by {}: FP8 goes with FP8 and scales, others without", Name(a),
                        Name(b));
-  if (scaled && backend == Backend::kCuda)
-    return WhyUnsupported(LinearEncoding::kFp8Block, backend);
+  if (scaled) return backend == Backend::kCuda ? cuda::WhyNoFloat8Product(op) : "";
   if (backend == Backend::kCuda && a != b)
     return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a),
                        Name(b));
@@ -271,6 +265,12 @@ std::string WhyUnsupported(const GroupedMatmulOp<Shape>& op, Backend backend) {
 
 std::string WhyUnsupported(const GroupedWeightGradOp<Shape>& op, Backend backend) {
   return WhyUnsupported(LargestProduct(op), backend);
+}
+
+std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend) {
+  if (!IsFloat8(op.out.layout.dtype))
+    return fmt::format("quantize to {}; e4m3 or e5m2 is allowed", Name(op.out.layout.dtype));
+  return backend == Backend::kCuda ? cuda::WhyNoQuantize(op) : "";
 }
 
 double Flops(const MatmulOp<Shape>& op) {

@@ -3,7 +3,8 @@
 //
 // Blocks   A matrix has scales [Sr, Sc], each for a block of it. How long blocks are along a dim of
 //          n elements follows from the number S of scales along it: n where S is 1, 1 where S is n,
-//          and else kScaleBlock, the last block being what is left: S = CeilDiv(n, kScaleBlock).
+//          and else kScaleBlock, the last block being what is left: S = CeilDiv(n, kScaleBlock), or
+//          that rounded up to a multiple of kScaleMultiple: scales that no block has are 1.
 // Scale    Of a block whose largest finite magnitude is m: m / the format's largest number, rounded
 //          to f32 (kExact), or the smallest power of two that is not below it (kPowerOfTwo). 1
 //          where m is 0; at least kLeastScale, below which products of payload and scale were
@@ -11,31 +12,31 @@
 // Payload  x / scale, rounded to f32, rounded to the format as float8.h says. A finite value
 //          saturates; NaN and infinities become NaN and leave the scale alone, so that each product
 //          that they enter is NaN.
+// Turned   A second form of x from the same reading of it, for products that sum along the other
+//          dim. Without scales of its own it has those of `out`.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/ops/access.h"
-#include "runtime/base/arithmetic.h"
+#include "kernels/ops/fp8_blocks.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
-
-inline constexpr int64_t kScaleBlock = 128;
-inline constexpr float kLeastScale = 0x1p-117f;  // times 2^-9, e4m3's least number: 2^-126
 
 // Elements per scale along a dim of n elements that has so many scales.
 inline int64_t ScaleBlockOf(int64_t n, int64_t scales) {
   if (scales == 1) return n < 1 ? 1 : n;
   if (scales == n) return 1;
-  MR_CHECK_EQ(scales, CeilDiv(n, kScaleBlock), "scales along a dim of {}", n);
+  MR_CHECK(HasScaleBlocks(n, scales), "scales along a dim of {}", n);
   return kScaleBlock;
 }
 
 enum class ScaleRounding { kExact, kPowerOfTwo };
 
-// out, scales from x [R,C] any, one stride of which is 1; out e4m3 or e5m2 [R,C], one stride of
-// which is 1; scales f32 [Sr,Sc], strided.
+// out, scales (and turned, turned_scales) from x [R,C] any, one stride of which is 1.
+// out and turned e4m3 or e5m2 [R,C], of one dtype, one stride of which is 1; scales f32 [Sr,Sc],
+// strided.
 struct QuantizeAttrs {
   ScaleRounding scale_rounding = ScaleRounding::kExact;
   bool operator==(const QuantizeAttrs&) const = default;
@@ -44,12 +45,14 @@ template <class V>
 struct QuantizeOp : QuantizeAttrs {
   using Attrs = QuantizeAttrs;
   static constexpr const char* kName = "quantize";
-  V x, out, scales;
+  V x, out, scales, turned, turned_scales;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.out, Access::kWrite, "out");
     f(s.scales, Access::kWrite, "scales");
+    f(s.turned, Access::kWrite, "turned");
+    f(s.turned_scales, Access::kWrite, "turned_scales");
   }
 };
 

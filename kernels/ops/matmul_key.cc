@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/ops/fp8_ops.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -15,6 +16,7 @@ constexpr int64_t kWidestAlignment = 16;
 std::string ToString(const char* name, const MatrixKey& m) {
   std::string text = fmt::format(", {} {}{}", name, m.transposed ? "T " : "", m.ld);
   if (m.alignment < kWidestAlignment) text += fmt::format(" ({} B)", m.alignment);
+  if (m.scales != KeyScales::kNone) text += fmt::format(" by {}", Name(m.scales));
   return text;
 }
 
@@ -38,6 +40,17 @@ MatrixKey MatrixKeyOf(const Layout& layout) {
   return key;
 }
 
+KeyScales KeyScalesOf(const Layout& operand, const Layout& scales, Scaling scaling) {
+  MR_CHECK(operand.rank == 2 && scales.rank == 2, "FP8: operand {}, scales {}", ToString(operand),
+           ToString(scales));
+  if (scaling == Scaling::kProduct) return KeyScales::kTensor;
+  const std::optional<ScaleShare> share =
+      ScaleShareOf(operand.dims[0], operand.dims[1], scales.dims[0], scales.dims[1]);
+  if (share == ScaleShare::kRow) return KeyScales::kVectors;
+  if (share == ScaleShare::kTile) return KeyScales::kBlocks;
+  return KeyScales::kNone;
+}
+
 MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
                     const std::optional<Layout>& bias) {
   if (attrs.rounds_once() && result.dtype != DType::kF32) return MatmulRoute::kWhole;
@@ -45,6 +58,9 @@ MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& resu
   if (!bias) return MatmulRoute::kOneLaunch;
   const bool by_library =
       bias->dtype == result.dtype && bias->contiguous() && !MatrixKeyOf(result).transposed;
+  if (IsFloat8(operands))
+    return by_library && result.dtype == DType::kBF16 ? MatmulRoute::kOneLaunch
+                                                      : MatmulRoute::kWhole;
   return by_library ? MatmulRoute::kOneLaunch : MatmulRoute::kTiles;
 }
 
@@ -52,13 +68,13 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
   if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0) return std::nullopt;
   switch (RouteOf(op)) {
     case MatmulRoute::kOneLaunch:
-      return Product<Shape>::Of(op.a, op.b, ResultOf(op)).key(op.bias.present);
-    case MatmulRoute::kWhole:
-      return Product<Shape>{
-          op.a,
-          op.b,
-          {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}), true}}
-          .key(false);
+      return Product<Shape>::Of(op, ResultOf(op)).key(op.bias.present);
+    case MatmulRoute::kWhole: {
+      Product<Shape> product{op.a, op.b, {}, op.a_scales, op.b_scales, op.scaling};
+      product.out = {DenseLayout(DType::kF32, {op.out.layout.dims[0], op.out.layout.dims[1]}),
+                     true};
+      return product.key(false);
+    }
     case MatmulRoute::kTiles:
       return std::nullopt;
   }
@@ -69,7 +85,7 @@ std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
   if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16)
     return std::nullopt;
   std::optional<MatmulKey> key = KeyOf(op);
-  if (!key || key->operands != DType::kBF16 || op.pre.layout != op.out.layout) return std::nullopt;
+  if (!key || key->operands == DType::kF32 || op.pre.layout != op.out.layout) return std::nullopt;
   if (std::min({key->a.alignment, key->b.alignment, key->out.alignment}) < kWidestAlignment)
     return std::nullopt;
   key->gelu_grad = true;
@@ -77,7 +93,10 @@ std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
 }
 
 std::string ToString(const MatmulKey& key) {
-  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}", Name(key.operands), key.m, key.n, key.k,
+  const std::string operands =
+      key.b_operands ? fmt::format("{} by {}", Name(key.operands), Name(*key.b_operands))
+                     : std::string(Name(key.operands));
+  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}", operands, key.m, key.n, key.k,
                      Name(key.result), ToString("a", key.a), ToString("b", key.b),
                      ToString("out", key.out), key.bias ? ", bias" : "",
                      key.gelu_grad ? ", GELU's gradient" : "");
@@ -94,8 +113,9 @@ size_t HashOf(const MatmulKey& key) {
   mix(key.m), mix(key.n), mix(key.k);
   mix(static_cast<int64_t>(key.operands) * 64 + static_cast<int64_t>(key.result) * 4 +
       key.gelu_grad * 2 + key.bias);
+  mix(static_cast<int64_t>(DTypeOfB(key)));
   for (const MatrixKey* matrix : {&key.a, &key.b, &key.out})
-    mix(matrix->ld * 2 + matrix->transposed);
+    mix(matrix->ld * 8 + static_cast<int64_t>(matrix->scales) * 2 + matrix->transposed);
   return hash;
 }
 

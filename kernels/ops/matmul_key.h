@@ -18,6 +18,7 @@
 
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/shape.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -27,12 +28,20 @@ inline constexpr int64_t kMatmulWorkspaceBytes = int64_t{32} << 20;
 // follow the library's workspace in scratch.
 inline constexpr int64_t kMatmulTileBytes = int64_t{16} << 20;
 
+// Scales of an operand in FP8 along the sum (fp8_ops.h): none, it is no FP8; one of all; of 128
+// elements each; of 128 x 128.
+enum class KeyScales { kNone, kTensor, kVectors, kBlocks };
+constexpr auto NamesOf(KeyScales) {
+  return internal::NameList<4>{"none", "tensor", "vectors", "blocks"};
+}
+
 // A matrix with one stride of 1: element (i, j) lies at i*ld + j, or at j*ld + i when transposed.
 struct MatrixKey {
   bool transposed = false;
   int64_t ld = 1;  // elements; at least the length of a line
   // Of every line, bytes: a power of two, at most 16, beyond which no kernel asks.
   int64_t alignment = 16;
+  KeyScales scales = KeyScales::kNone;
   auto operator<=>(const MatrixKey&) const = default;
 };
 
@@ -45,8 +54,10 @@ struct MatmulKey {
   MatrixKey a, b, out;
   bool bias = false;
   bool gelu_grad = false;
+  std::optional<DType> b_operands = {};  // where b has another dtype than a: FP8 alone
   auto operator<=>(const MatmulKey&) const = default;
 };
+inline DType DTypeOfB(const MatmulKey& key) { return key.b_operands.value_or(key.operands); }
 
 // "bf16 65536 x 3072 x 768 -> bf16, a 768, b T 768, out 3072, bias"; alignments below 16 are added.
 std::string ToString(const MatmulKey& key);
@@ -54,6 +65,8 @@ size_t HashOf(const MatmulKey& key);
 
 // Throws Error(kInternal) when neither stride is 1.
 MatrixKey MatrixKeyOf(const Layout& layout);
+// Of an operand of a product in FP8: a, or b's transpose, [lines, sum].
+KeyScales KeyScalesOf(const Layout& operand, const Layout& scales, Scaling scaling);
 
 template <class V>
 V TransposedView(V view) {
@@ -67,22 +80,34 @@ V TransposedView(V view) {
 template <class V>
 struct Product {
   V a, b, out;
+  V a_scales = {}, b_scales = {};
+  Scaling scaling = Scaling::kNone;
 
   static Product Of(V a, V b, V out) {
     if (!MatrixKeyOf(out.layout).transposed) return {a, b, out};
     return {TransposedView(b), TransposedView(a), TransposedView(out)};
   }
-  // Operands of one dtype, not empty.
+  // Of an op's operands, into `out`. In FP8 out is not transposed (WhyUnsupported).
+  static Product Of(const MatmulOp<V>& op, V out) {
+    if (op.scaling == Scaling::kNone) return Of(op.a, op.b, out);
+    return {op.a, op.b, out, op.a_scales, op.b_scales, op.scaling};
+  }
+  // Operands of one dtype or in FP8, not empty.
   MatmulKey key(bool with_bias) const {
-    return {.m = out.layout.dims[0],
-            .n = out.layout.dims[1],
-            .k = a.layout.dims[1],
-            .operands = a.layout.dtype,
-            .result = out.layout.dtype,
-            .a = MatrixKeyOf(a.layout),
-            .b = MatrixKeyOf(b.layout),
-            .out = MatrixKeyOf(out.layout),
-            .bias = with_bias};
+    MatmulKey key{.m = out.layout.dims[0],
+                  .n = out.layout.dims[1],
+                  .k = a.layout.dims[1],
+                  .operands = a.layout.dtype,
+                  .result = out.layout.dtype,
+                  .a = MatrixKeyOf(a.layout),
+                  .b = MatrixKeyOf(b.layout),
+                  .out = MatrixKeyOf(out.layout),
+                  .bias = with_bias};
+    if (b.layout.dtype != a.layout.dtype) key.b_operands = b.layout.dtype;
+    if (scaling == Scaling::kNone) return key;
+    key.a.scales = KeyScalesOf(a.layout, a_scales.layout, scaling);
+    key.b.scales = KeyScalesOf(TransposedView(b).layout, TransposedView(b_scales).layout, scaling);
+    return key;
   }
 };
 
@@ -91,7 +116,7 @@ enum class MatmulRoute {
   kOneLaunch,  // it forms product and bias, and adds to the destination
   // It forms the whole f32 product in scratch, after its workspace; a kernel adds and rounds.
   // For results that round once and are not f32: a library rounds to the result's dtype before it
-  // adds, and chooses another algorithm for that dtype.
+  // adds, and chooses another algorithm for that dtype. In FP8 for biases that it cannot add, too.
   kWhole,
   // The same in tiles, where bits need not be those of another op: f32 operands with a bf16 result,
   // a bias that has another dtype than the result or runs along its lines.
@@ -118,7 +143,7 @@ MatmulRoute RouteOf(const MatmulOp<V>& op) {
 // The one product of an op, without what follows a product; none where there is nothing to
 // multiply, or tiles.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
-// The op as a library would do it at once: Epilogue::kGeluGrad in bf16, with pre as out. None for
+// The op as a library would do it at once: Epilogue::kGeluGrad into bf16, with pre as out. None for
 // other ops: they are their product, or the library shall not do the rest.
 std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op);
 

@@ -14,12 +14,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json ToJson(const MatrixKey& m) { return Json::array({m.transposed, m.ld, m.alignment}); }
+// What only products in FP8 have is left out elsewhere.
+Json ToJson(const MatrixKey& m) {
+  Json json = Json::array({m.transposed, m.ld, m.alignment});
+  if (m.scales != KeyScales::kNone) json.push_back(Name(m.scales));
+  return json;
+}
+
+KeyScales KeyScalesOf(const Json& json) {
+  const std::string name = json.get<std::string>();
+  for (const KeyScales scales : {KeyScales::kTensor, KeyScales::kVectors, KeyScales::kBlocks})
+    if (name == Name(scales)) return scales;
+  throw Error(ErrorCode::kData, fmt::format("'{}' are no scales", name));
+}
 
 MatrixKey MatrixOf(const Json& json) {
   return {.transposed = json.at(0).get<bool>(),
           .ld = json.at(1).get<int64_t>(),
-          .alignment = json.at(2).get<int64_t>()};
+          .alignment = json.at(2).get<int64_t>(),
+          .scales = json.size() > 3 ? KeyScalesOf(json.at(3)) : KeyScales::kNone};
 }
 
 DType DTypeOf(const Json& json) {
@@ -42,6 +55,7 @@ Json ToJson(const MatmulKey& key, const TunedMatmul& tuned) {
              {"us", tuned.microseconds},
              {"default_us", tuned.default_microseconds}};
   if (key.gelu_grad) entry["gelu_grad"] = true;
+  if (key.b_operands) entry["b_operands"] = Name(*key.b_operands);
   return entry;
 }
 
@@ -56,6 +70,7 @@ std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
                 .out = MatrixOf(json.at("out")),
                 .bias = json.at("bias").get<bool>(),
                 .gelu_grad = json.value("gelu_grad", false)};
+  if (json.contains("b_operands")) key.b_operands = DTypeOf(json.at("b_operands"));
   TunedMatmul tuned{.algorithm = json.at("algorithm").get<std::string>(),
                     .description = json.at("description").get<std::string>(),
                     .microseconds = json.at("us").get<double>(),

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/ops/cost.h"
+#include "kernels/ops/cuda_float8.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -134,6 +135,86 @@ TEST_CASE("CUDA multiplies operands of one dtype, and activates rows") {
   op.out = TransposedView(Dense(DType::kF32, 80, 48));
   CHECK(WhyUnsupported(op, Backend::kCuda) ==
         "matmul with an activation into f32[48, 80 : 1, 48]: rows are contiguous on CUDA");
+}
+
+Shape ScalesInPlace(KeyScales kind, int64_t lines, int64_t sum) {
+  return {cuda::ScalesInPlace(kind, lines, sum), true};
+}
+MatmulOp<Shape> Float8(DType out, KeyScales a, KeyScales b) {
+  MatmulOp<Shape> op = Matmul(DType::kE4M3, out, 192, 144, 1040);
+  op.scaling = a == KeyScales::kTensor ? Scaling::kProduct : Scaling::kOperands;
+  op.a_scales = ScalesInPlace(a, 192, 1040);
+  op.b_scales = TransposedView(ScalesInPlace(b, 144, 1040));
+  return op;
+}
+
+TEST_CASE("a product of FP8 is another by its scales and formats") {
+  using enum KeyScales;
+  MatmulOp<Shape> op = Float8(DType::kBF16, kVectors, kBlocks);
+  CHECK(WhyUnsupported(op, Backend::kCuda) == "");
+  const MatmulKey blocks = KeyOf(op).value();
+  CHECK(ToString(blocks) ==
+        "e4m3 192 x 144 x 1040 -> bf16, a 1040 by vectors, b T 1040 by blocks, out 144");
+  op = Float8(DType::kBF16, kTensor, kTensor);
+  op.a.layout.dtype = DType::kE5M2;
+  CHECK(WhyUnsupported(op, Backend::kCuda) == "");
+  const MatmulKey tensor = KeyOf(op).value();
+  CHECK(ToString(tensor) ==
+        "e5m2 by e4m3 192 x 144 x 1040 -> bf16, a 1040 by tensor, b T 1040 by tensor, out 144");
+  CHECK(HashOf(tensor) != HashOf(blocks));
+  const MatmulKey plain = KeyOf(Matmul(DType::kBF16, DType::kBF16, 192, 144, 1040)).value();
+  TuningTable table{.device = "GPU", .library_version = "1", .matmuls = {}};
+  table.matmuls[plain] = {std::string(128, 'a'), "id 66", 12, 13};
+  CHECK(table.ToText().find("b_operands") == std::string::npos);
+  table.matmuls[blocks] = table.matmuls[tensor] = {std::string(128, 'b'), "id 67", 1, 2};
+  CHECK(table.matmuls.begin()->first == plain);
+  CHECK(TuningTable::FromText(table.ToText(), "test") == table);
+  std::string text = table.ToText();
+  text.replace(text.find("\"vectors\""), 9, "\"rows\"");
+  CHECK_THROWS_WITH(TuningTable::FromText(text, "test"), Catch::Contains("'rows' are no scales"));
+}
+
+TEST_CASE("of FP8 cuBLASLt adds biases in bf16 to results in bf16") {
+  using enum KeyScales;
+  const auto route = [](DType out, DType bias) {
+    MatmulOp<Shape> op = Float8(out, kVectors, kBlocks);
+    op.epilogue = Epilogue::kBias;
+    op.bias = {DenseLayout(bias, {144}), true};
+    const bool whole = RouteOf(op) == MatmulRoute::kWhole;
+    CHECK(WorkspaceBytes(op, Backend::kCuda) ==
+          kMatmulWorkspaceBytes + (whole ? 192 * 144 * 4 : 0));
+    CHECK(StagedBytes(op, Backend::kCuda) == 0);  // nothing is added to what is there
+    CHECK(KeyOf(op)->bias != whole);
+    return RouteOf(op);
+  };
+  CHECK(route(DType::kBF16, DType::kBF16) == MatmulRoute::kOneLaunch);
+  CHECK(route(DType::kBF16, DType::kF32) == MatmulRoute::kWhole);
+  CHECK(route(DType::kF32, DType::kF32) == MatmulRoute::kWhole);
+  CHECK(route(DType::kF32, DType::kBF16) == MatmulRoute::kWhole);
+}
+
+TEST_CASE("what cuBLASLt does not multiply in FP8 is refused, and CPUs do") {
+  using enum KeyScales;
+  const auto refused = [](const MatmulOp<Shape>& op, const std::string& part) {
+    CHECK_THAT(WhyUnsupported(op, Backend::kCuda), Catch::Contains(part));
+    CHECK(WhyUnsupported(op, Backend::kCpu) == "");
+  };
+  const MatmulOp<Shape> good = Float8(DType::kBF16, kVectors, kBlocks);
+  MatmulOp<Shape> op = Matmul(DType::kE4M3, DType::kBF16, 40, 144, 1040);
+  op.scaling = good.scaling;
+  op.a_scales = ScalesInPlace(kVectors, 40, 1040), op.b_scales = good.b_scales;
+  refused(op, "40 x 144 x 1040; on CUDA multiples of 16 are allowed");
+  op = good, op.a.layout.dtype = op.b.layout.dtype = DType::kE5M2;
+  refused(op, "e5m2 by e5m2");
+  op = good, op.a = TransposedView(Dense(DType::kE4M3, 1040, 192));
+  refused(op, "what is summed lies in lines");
+  op = good, op.b = Dense(DType::kE4M3, 1040, 144);
+  refused(op, "b's transpose");
+  op = good, op.a_scales = Dense(DType::kF32, 192, 9);
+  refused(op, "scales of a");
+  refused(Float8(DType::kBF16, kBlocks, kBlocks), "128 x 128 on both sides");
+  op = good, op.out = TransposedView(Dense(DType::kBF16, 144, 192));
+  refused(op, "rows begin at multiples of 16 bytes");
 }
 
 MatmulOp<Shape> WithGeluGrad(int64_t n) {
