@@ -1,5 +1,4 @@
-// There is no FP8 on CUDA yet: WhyUnsupported (kernels/ops/cost.h) refuses quantize there, and no
-// plan for it has the op.
+// Payloads and scales of FP8 on CUDA, the CPU's bit for bit: kernels/ops/fp8_ops.h.
 #pragma once
 
 #include "kernels/ops/fp8_ops.h"
@@ -8,6 +7,7 @@
 
 namespace millrace {
 
-void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream);  // Error(kInternal)
+// One launch; two where all elements share a scale.
+void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

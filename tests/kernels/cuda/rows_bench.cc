@@ -27,6 +27,8 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/ops/cost.h"
+#include "kernels/ops/matmul_key.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/step_scalars.h"
 #include "tests/kernels/cuda/matmul_operands.h"
@@ -300,6 +302,38 @@ void Activations(Bench& bench, const Model& m) {
                     });
 }
 
+// Both forms of an operand of products in FP8. One scale for all takes a reading of its own.
+void Quantizations(Bench& bench, const Model& m) {
+  for (const int64_t columns : {m.width, m.hidden})
+    for (const bool blocks : {false, true}) {
+      const auto lines = [&](DeviceOperands& o, int64_t n, int64_t sum) {
+        return o.New(DenseLayout(DType::kE4M3, {n, sum}));
+      };
+      const auto scales = [&](DeviceOperands& o, int64_t n, int64_t sum) {
+        return o.New(DenseLayout(kF32, {CeilDiv(sum, kScaleBlock), n}));
+      };
+      const auto numel = static_cast<double>(m.rows() * columns);
+      bench.Time<QuantizeOp>(
+          blocks ? "quantize, blocks of 128" : "quantize, one scale",
+          fmt::format("{}: {} x {}", m.name, m.rows(), columns), &KernelTable::quantize,
+          [&](DeviceOperands& o) {
+            QuantizeOp<TensorView> op{};
+            op.x = o.Random(DenseLayout(kBF16, {m.rows(), columns}));
+            op.out = lines(o, m.rows(), columns);
+            op.turned = TransposedView(lines(o, columns, m.rows()));
+            if (blocks) {
+              op.scale_rounding = ScaleRounding::kPowerOfTwo;
+              op.scales = TransposedView(scales(o, m.rows(), columns));
+              op.turned_scales = scales(o, columns, m.rows());
+            } else {
+              op.scales = o.New(DenseLayout(kF32, {1, 1}));
+            }
+            return op;
+          },
+          numel * (blocks ? 4 : 6));
+    }
+}
+
 // Sampled rows of a cross entropy against double: no other row has a target, so the sum is that of
 // their losses.
 class LossCheck {
@@ -495,6 +529,7 @@ int main(int argc, char** argv) {
     Embeddings(bench, model);
     if (model.norm == millrace::NormKind::kRms) Rotations(bench, model);
     Activations(bench, model);
+    Quantizations(bench, model);
     Losses(bench, model);
     Flats(bench, model);
   }

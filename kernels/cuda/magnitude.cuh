@@ -1,0 +1,86 @@
+// The largest magnitudes of packs, as bits of f32, of which FP8's scales are made.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/pack.cuh"
+
+namespace millrace::cuda {
+
+inline constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
+
+// Magnitudes' bits are ordered as magnitudes are. Those of bf16 are looked at in pairs.
+template <Elements E>
+__device__ __forceinline__ uint32_t LargerWord(uint32_t most, uint32_t word) {
+  if constexpr (E == Elements::kBF16) return __vmaxu2(most, word & 0x7fff7fffu);
+  return max(most, word & kMagnitude);
+}
+
+// The largest magnitude of packs: Get gives its bits as f32 has them, those of an infinity or a NaN
+// where there is one.
+template <Elements E>
+struct Most {
+  uint32_t bits = 0;
+
+  __device__ __forceinline__ void Add(const Raw<E>& x) {
+    const auto add = [&](uint32_t word) { bits = LargerWord<E>(bits, word); };
+    add(x.low.x), add(x.low.y), add(x.low.z), add(x.low.w);
+    if constexpr (E != Elements::kBF16) add(x.high.x), add(x.high.y), add(x.high.z), add(x.high.w);
+  }
+  __device__ __forceinline__ uint32_t Get() const {
+    if constexpr (E == Elements::kBF16) return max(bits & 0xffff0000u, bits << 16);
+    return bits;
+  }
+  static __device__ __forceinline__ uint32_t Of(const Raw<E>& x) {
+    Most most;
+    most.Add(x);
+    return most.Get();
+  }
+};
+
+// The same of each element of packs.
+template <Elements E>
+struct MostOfColumns {
+  static constexpr int kWords = E == Elements::kBF16 ? 4 : 8;
+  uint32_t bits[kWords] = {};
+
+  __device__ __forceinline__ void Add(const Raw<E>& x) {
+    const auto add = [&](int at, const uint4& words) {
+      bits[at] = LargerWord<E>(bits[at], words.x);
+      bits[at + 1] = LargerWord<E>(bits[at + 1], words.y);
+      bits[at + 2] = LargerWord<E>(bits[at + 2], words.z);
+      bits[at + 3] = LargerWord<E>(bits[at + 3], words.w);
+    };
+    add(0, x.low);
+    if constexpr (E != Elements::kBF16) add(4, x.high);
+  }
+  __device__ __forceinline__ void Get(uint32_t (&most)[kPack]) const {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if constexpr (E == Elements::kBF16)
+        most[i] = i % 2 == 0 ? bits[i / 2] << 16 : bits[i / 2] & 0xffff0000u;
+      else
+        most[i] = bits[i];
+    }
+  }
+};
+
+__device__ __forceinline__ bool IsFinite(float v) {
+  return (__float_as_uint(v) & kMagnitude) < kInfinity;
+}
+// Of a finite number its magnitude's bits; else 0.
+__device__ __forceinline__ uint32_t FiniteBits(float v) {
+  return IsFinite(v) ? __float_as_uint(v) & kMagnitude : 0;
+}
+
+// The bits of the largest finite magnitude of a pack that has others, too.
+template <Elements E>
+__device__ __forceinline__ uint32_t MostFinite(const Rows& rows, const Raw<E>& x) {
+  const Floats values = ToFloats<E>(rows, x);
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) most = max(most, FiniteBits(values.v[i]));
+  return most;
+}
+
+}  // namespace millrace::cuda
