@@ -9,6 +9,7 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
 #include "kernels/cuda/tuning_fill.h"
+#include "kernels/ops/cuda_float8.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
@@ -39,6 +40,12 @@ Layout LayoutOf(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key) {
   return layout;
 }
 
+// Of an operand in FP8 [lines, sum]; none else.
+Layout ScalesLayout(KeyScales scales, int64_t lines, int64_t sum) {
+  if (scales == KeyScales::kNone) return DenseLayout(DType::kF32, {0});
+  return cuda::ScalesInPlace(scales, lines, sum);
+}
+
 int64_t Aligned(int64_t bytes) { return RoundUp(bytes, 256); }
 
 // Random operands of one product, several times over.
@@ -46,10 +53,12 @@ class Operands {
  public:
   Operands(CudaDevice& device, const MatmulKey& key, Stream& stream)
       : layouts_{LayoutOf(key.operands, key.m, key.k, key.a),
-                 LayoutOf(key.operands, key.k, key.n, key.b),
+                 LayoutOf(DTypeOfB(key), key.k, key.n, key.b),
                  LayoutOf(key.result, key.m, key.n, key.out),
                  key.gelu_grad ? LayoutOf(key.result, key.m, key.n, key.out)
-                               : DenseLayout(key.result, {key.n})} {
+                               : DenseLayout(key.result, {key.n}),
+                 ScalesLayout(key.a.scales, key.m, key.k),
+                 ScalesLayout(key.b.scales, key.n, key.k)} {
     int64_t bytes = 0;
     for (const Layout& layout : layouts_) bytes += Aligned(layout.span_bytes());
     // Twice the cache lies between two uses of the same operands.
@@ -70,7 +79,7 @@ class Operands {
 
   // Of the `call`-th product.
   Product<TensorView> Of(int64_t call) const {
-    return {View(call, 0), View(call, 1), View(call, 2)};
+    return {View(call, 0), View(call, 1), View(call, 2), View(call, 4), View(call, 5)};
   }
   // Its bias, or pre of a GELU's gradient.
   TensorView ExtraOf(int64_t call) const { return View(call, 3); }
@@ -82,7 +91,7 @@ class Operands {
     return {buffer_->data() + offset, layouts_[which]};
   }
 
-  Layout layouts_[4];
+  Layout layouts_[6];
   int sets_ = 1;
   int64_t set_bytes_ = 0;
   std::unique_ptr<DeviceBuffer> buffer_;

@@ -19,13 +19,19 @@ bool HasBias(Epilogue e) { return e == Epilogue::kBias || e == Epilogue::kBiasGe
 bool HasGelu(Epilogue e) { return e == Epilogue::kGelu || e == Epilogue::kBiasGelu; }
 
 void Check(const MatmulOp<TensorView>& op) {
+  const bool scaled = op.scaling != Scaling::kNone;
   for (const TensorView* view : {&op.a, &op.b, &op.out}) {
-    MR_CHECK(view->dtype() == DType::kF32 || view->dtype() == DType::kBF16, "matmul of {}",
-             ToString(view->layout));
+    const bool float8 = scaled && view != &op.out;
+    MR_CHECK(float8 ? IsFloat8(view->dtype())
+                    : view->dtype() == DType::kF32 || view->dtype() == DType::kBF16,
+             "matmul of {}", ToString(view->layout));
     MR_CHECK_EQ(view->layout.rank, 2, "matmul: rank of {}", ToString(view->layout));
   }
-  MR_CHECK(op.a.dtype() == op.b.dtype(), "matmul of {} by {}: operands of one dtype are allowed",
-           ToString(op.a.layout), ToString(op.b.layout));
+  MR_CHECK(scaled || op.a.dtype() == op.b.dtype(),
+           "matmul of {} by {}: operands of one dtype are allowed", ToString(op.a.layout),
+           ToString(op.b.layout));
+  MR_CHECK(static_cast<bool>(op.a_scales) == scaled && static_cast<bool>(op.b_scales) == scaled,
+           "matmul: scales of both operands, or of none");
   MR_CHECK(
       op.a.dim(1) == op.b.dim(0) && op.a.dim(0) == op.out.dim(0) && op.b.dim(1) == op.out.dim(1),
       "matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
@@ -79,11 +85,12 @@ TensorView WorkspaceIn(TensorView scratch) {
 
 // The product as a dense f32 result would have it; then the kernel that would
 // add such a temporary later.
-void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& stream) {
-  const TensorView product = ProductIn(op.scratch, op.out.dim(0), op.out.dim(1));
-  plans.Run({op.a, op.b, product}, {}, Update::kOverwrite, WorkspaceIn(op.scratch),
-            AsCuda(stream).get());
-  if (op.out.layout.contiguous()) {
+void ThroughWhole(const MatmulOp<TensorView>& op, const TensorView& result, MatmulPlans& plans,
+                  Stream& stream) {
+  const TensorView product = ProductIn(op.scratch, result.dim(0), result.dim(1));
+  plans.Run({op.a, op.b, product, op.a_scales, op.b_scales, op.scaling}, {}, Update::kOverwrite,
+            WorkspaceIn(op.scratch), AsCuda(stream).get());
+  if (!op.bias && op.out.layout.contiguous()) {
     ConcatOp<TensorView> concat;
     concat.x = product;
     concat.out = op.out;
@@ -91,7 +98,7 @@ void ThroughWhole(const MatmulOp<TensorView>& op, MatmulPlans& plans, Stream& st
     CudaConcat(concat, stream);
     return;
   }
-  cuda::MatmulFinish finish = FinishOf(op, op.out);
+  cuda::MatmulFinish finish = FinishOf(op, result);
   finish.product = product.as<float>();
   cuda::LaunchMatmulFinish(finish, cuda::LaunchOn(stream));
 }
@@ -163,11 +170,10 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
     if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
     switch (RouteOf(op)) {
       case MatmulRoute::kOneLaunch:
-        plans.Run(Product<TensorView>::Of(op.a, op.b, result), op.bias, op.update, op.scratch,
-                  queue.get());
+        plans.Run(Product<TensorView>::Of(op, result), op.bias, op.update, op.scratch, queue.get());
         break;
       case MatmulRoute::kWhole:
-        ThroughWhole(op, plans, stream);
+        ThroughWhole(op, result, plans, stream);
         break;
       case MatmulRoute::kTiles:
         ThroughTiles(op, result, plans, stream);

@@ -11,7 +11,33 @@
 namespace millrace {
 namespace {
 
-cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kE4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kE5M2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16BF;
+  }
+}
+
+int32_t ModeOf(KeyScales scales) {
+  switch (scales) {
+    case KeyScales::kVectors:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case KeyScales::kBlocks:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+bool InFloat8(const MatmulKey& key) { return IsFloat8(key.operands); }
+// Where an address decides which algorithms there are, before there is one.
+const std::byte* const kSomeAddress = reinterpret_cast<const std::byte*>(uintptr_t{16});
 
 template <class T>
 void Set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
@@ -94,7 +120,7 @@ MatmulProblem::Matrix MatmulProblem::MakeMatrix(DType dtype, int64_t rows, int64
 
 MatmulProblem::MatmulProblem(const MatmulKey& key)
     : key_(key),
-      first_(MakeMatrix(key.operands, key.k, key.n, key.b)),
+      first_(MakeMatrix(DTypeOfB(key), key.k, key.n, key.b)),
       second_(MakeMatrix(key.operands, key.m, key.k, key.a)),
       result_(MakeMatrix(key.result, key.m, key.n, key.out)) {
   cublasLtMatmulDesc_t desc = nullptr;
@@ -103,6 +129,12 @@ MatmulProblem::MatmulProblem(const MatmulKey& key)
   desc_.reset(desc);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSA, key.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   Set(desc, CUBLASLT_MATMUL_DESC_TRANSB, key.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (InFloat8(key)) {
+    Set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, ModeOf(key.b.scales));
+    Set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, ModeOf(key.a.scales));
+    Set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0});
+    SetScales(kSomeAddress, kSomeAddress);
+  }
   if (!key.bias && !key.gelu_grad) return;
   Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE,
       key.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DGELU);
@@ -110,8 +142,13 @@ MatmulProblem::MatmulProblem(const MatmulKey& key)
     Set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, TypeOf(key.result));
   else
     Set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.out.ld);
-  // Suggestions look at the alignment of the address, not at what is there.
-  SetExtra(reinterpret_cast<const std::byte*>(uintptr_t{16}));
+  SetExtra(kSomeAddress);
+}
+
+void MatmulProblem::SetScales(const std::byte* a, const std::byte* b) {
+  const void *const of_a = a, *const of_b = b;
+  Set(desc_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+  Set(desc_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
 }
 
 void MatmulProblem::SetExtra(const std::byte* extra) {
@@ -171,6 +208,11 @@ void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorith
   CheckAligned(operands.out.data, key_.out.alignment, "out", key_);
   MR_CHECK_LE(static_cast<int64_t>(algorithm.workspace_bytes), workspace ? workspace.bytes() : 0,
               "matmul {}: scratch is smaller than the algorithm's workspace", ToString(key_));
+  if (InFloat8(key_)) {
+    CheckAligned(operands.a_scales.data, 16, "scales of a", key_);
+    CheckAligned(operands.b_scales.data, 16, "scales of b", key_);
+    SetScales(operands.a_scales.data, operands.b_scales.data);
+  }
   if (key_.bias || key_.gelu_grad) {
     CheckAligned(extra, 16, key_.bias ? "bias" : "pre", key_);
     SetExtra(extra);
@@ -214,8 +256,8 @@ bool MatmulPlans::RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t s
       }));
   const auto found = key ? plans_.find(*key) : plans_.end();
   if (found == plans_.end()) return false;
-  found->second.problem.Run(handle_, found->second.algorithm, {op.a, op.b, op.out}, op.pre.data,
-                            op.update, op.scratch, stream);
+  found->second.problem.Run(handle_, found->second.algorithm, Product<TensorView>::Of(op, op.out),
+                            op.pre.data, op.update, op.scratch, stream);
   return true;
 }
 

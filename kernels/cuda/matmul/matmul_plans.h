@@ -5,6 +5,8 @@
 //            table, the first of the library's own suggestions. Overwriting and accumulating are
 //            one algorithm, so a product added to a destination has the bits of one that was stored
 //            and added later.
+// FP8        Sums of more than one step of the tensor cores, whose own have few bits, are f32: the
+//            library's fast accumulation is off.
 // Order      The same bits every time: slices of K are summed in f32 in the workspace, in a fixed
 //            order. An algorithm that sums them in the destination is never taken: it would round
 //            partial sums to the destination's dtype, and add them to what an accumulating product
@@ -54,7 +56,7 @@ class MatmulProblem {
   // library refuses it, so the digits come from another version or device.
   MatmulAlgorithm FromHex(cublasLtHandle_t handle, const std::string& hex) const;
   // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)). `extra`: the bias or pre that the key asks
-  // for. Addresses are aligned as the key says (extra: 16 bytes), MR_CHECKed.
+  // for. Addresses are aligned as the key says (extra and scales of FP8: 16 bytes), MR_CHECKed.
   void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
            const Product<TensorView>& operands, const std::byte* extra, Update update,
            const TensorView& workspace, cudaStream_t stream);
@@ -69,6 +71,7 @@ class MatmulProblem {
                       Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
   static Matrix MakeMatrix(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key);
   void SetExtra(const std::byte* extra);
+  void SetScales(const std::byte* a, const std::byte* b);
 
   MatmulKey key_;
   std::unique_ptr<cublasLtMatmulDescOpaque_t,

@@ -42,6 +42,7 @@ TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Gpu().subject); }
+TEST_CASE("matmul of FP8") { Float8MatmulContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
 TEST_CASE("cached attention") { CachedAttentionContract(Gpu().subject); }
