@@ -176,11 +176,6 @@ int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
 }
 
-std::string WhyUnsupported(LinearEncoding encoding, Backend backend) {
-  if (backend == Backend::kCpu || encoding == LinearEncoding::kCompute) return "";
-  return "linears in FP8 are not on CUDA yet, CPUs have them";
-}
-
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);

@@ -59,7 +59,6 @@ int64_t MostHeadDim(Backend backend);
 
 // "" when the backend runs the op with these shapes and dtypes; else the
 // reason, naming value and limit.
-std::string WhyUnsupported(LinearEncoding encoding, Backend backend);  // of its ops
 std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);

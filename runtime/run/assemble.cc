@@ -119,12 +119,9 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                           traits.device_arena_bytes});
 }
 
-// Which heads are too wide, and whether there is FP8, depends on whose kernels run them, so that
-// the configuration alone does not know.
+// Which heads are too wide depends on whose kernels run them, so that the configuration alone does
+// not know.
 std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
-  const std::string why_not = WhyUnsupported(config.precision.linear, backend);
-  MR_REQUIRE(ErrorCode::kConfig, why_not.empty(), "precision.linear is {}; {}; compute is allowed",
-             Name(config.precision.linear), why_not);
   const int64_t head_dim = config.model.HeadDim(), most = MostHeadDim(backend);
   MR_REQUIRE(ErrorCode::kConfig, !config.model.Has('*') || head_dim <= most,
              "{} is {}; at most {} on {}",

@@ -39,6 +39,11 @@ std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend b
     return "precision.linear is fp8_tensor, whose scales make a sequence depend on those beside "
            "it; "
            "generating with caches takes fp8_block or compute";
+  if (config.precision.linear != LinearEncoding::kCompute && backend != Backend::kCpu)
+    return fmt::format(
+        "precision.linear is {}; generating with caches on GPUs takes compute: their products in "
+        "FP8 have rows by sixteens",
+        Name(config.precision.linear));
   if (!IsExact(config, model, backend)) return "";
   if (backend != Backend::kCpu)
     return "inference.exact is true, which GPUs do not give; allowed is false, or null";

@@ -223,19 +223,82 @@ TEST_CASE("what a scale of a whole tensor cannot promise is refused by name", "[
   }
 }
 
-TEST_CASE("on CUDA linears in FP8 are refused by name", "[fp8]") {
-  Trial trial = GeneratingTrial(Family::kLlama, Precision::kBf16);
+BackendTraits CudaTraits() {
   BackendTraits cuda = TestRanks().Traits(1);
   cuda.backend = Backend::kCuda;
+  return cuda;
+}
+
+// Multiples of 16, past a block of 128 and no multiple of it.
+void WidenForCuda(Config& config) {
+  config.model.d_model = 144;
+  config.model.heads = 3;
+  config.model.head_dim = 48;
+  config.model.kv_heads = config.model.family == Family::kGpt2 ? 3 : 1;
+  config.model.ffn = 160;
+  config.model.seq_len = 48;
+  config.train.micro_batch = 4;
+}
+
+TEST_CASE("on CUDA one op makes both forms of an operand, each in lines of what is summed",
+          "[fp8]") {
+  using Count = std::map<std::string, int>;
   for (const LinearEncoding linear : kEncodings) {
-    trial.config.precision.linear = linear;
-    const std::string why = RefusalOf([&] { Assemble(trial.config, 1, cuda, {"train"}); });
-    CHECK_THAT(why, Catch::Matchers::Contains("precision.linear is " + std::string(Name(linear))) &&
-                        Catch::Matchers::Contains("not on CUDA yet") &&
-                        Catch::Matchers::Contains("compute is allowed"));
+    Base base = Float8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
+    WidenForCuda(base.trial.config);
+    const int linears = 4 * static_cast<int>(base.trial.config.model.layers);
+    const AssembledRun run = Assemble(base.trial.config, 1, CudaTraits(), {"train", "eval"});
+    const StepPlan& train = run.plans.Of("train");
+    CHECK(Quantized(train, Phase::kForward) ==
+          Count{{"quantize_x", linears}, {"quantize_weight", linears}});
+    CHECK(Quantized(train, Phase::kBackward) ==
+          Count{{"quantize_d_y", linears}, {"quantize_weight", linears}});
+    const auto forms = [](const StepPlan& plan) {
+      int turned = 0;
+      for (const Body& body : plan.bodies)
+        for (const PlanOp& op : body.ops) {
+          if (const auto* quantize = std::get_if<QuantizeOp<View>>(&op.op))
+            turned += static_cast<bool>(quantize->turned);
+          const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+          if (product == nullptr || product->scaling == Scaling::kNone) continue;
+          INFO(op.label);
+          CHECK(product->a.layout.strides[1] == 1);
+          CHECK(product->b.layout.strides[0] == 1);
+        }
+      return turned;
+    };
+    CHECK(forms(train) == 2 * linears);
+    CHECK(forms(run.plans.Of("eval")) == 0);  // no gradient sums the other dim
   }
-  trial.config.precision.linear = LinearEncoding::kCompute;
-  CHECK(RefusalOf([&] { Assemble(trial.config, 1, cuda, {"train"}); }) == "no error");
+}
+
+TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "[fp8]") {
+  using Catch::Matchers::Contains;
+  for (const LinearEncoding linear : kEncodings) {
+    Base base = Float8Base(Family::kLlama, linear, Precision::kBf16, 1, 1);
+    Config& config = base.trial.config;
+    WidenForCuda(config);
+    const auto refusal = [&](const PlanSelection& plans) {
+      return RefusalOf([&] { Assemble(config, 1, CudaTraits(), plans); });
+    };
+    CHECK(refusal({"train"}) == "no error");
+    config.train.micro_batch = 1;
+    config.model.seq_len = 40;
+    CHECK_THAT(refusal({"train"}), Contains("40 x") && Contains("multiples of 16 are allowed") &&
+                                       Contains("train.micro_batch * model.seq_len") &&
+                                       Contains("precision.linear=compute"));
+    WidenForCuda(config);
+    config.model.ffn = 148;
+    CHECK_THAT(refusal({"train"}),
+               Contains("h.0") && Contains("x 296 x") && Contains("multiples of 16 are allowed"));
+    config.precision.linear = LinearEncoding::kCompute;
+    CHECK(refusal({"train"}) == "no error");
+  }
+  Trial trial = GeneratingTrial(Family::kLlama, Precision::kBf16);
+  trial.config.precision.linear = LinearEncoding::kFp8Block;
+  CHECK_THAT(
+      RefusalOf([&] { Assemble(trial.config, 1, CudaTraits(), {std::string(kInferencePlans)}); }),
+      Contains("precision.linear is fp8_block") && Contains("takes compute"));
 }
 
 TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the update", "[fp8]") {

@@ -1,5 +1,6 @@
 #include "runtime/plan/lower/quantized.h"
 
+#include "kernels/ops/cuda_float8.h"
 #include "kernels/ops/fp8_ops.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
@@ -15,9 +16,11 @@ DType FormatOf(LinearEncoding encoding, Factor::Kind kind) {
   return wide ? DType::kE5M2 : DType::kE4M3;
 }
 
-// A product sums a's columns and b's rows.
-Along AlongOf(LinearEncoding encoding, const Factor& factor, Side side) {
-  if (encoding == LinearEncoding::kFp8Tensor || factor.kind == Factor::Kind::kWeight)
+// A product sums a's columns and b's rows. On the CPU payloads lie as values do, and a scale of
+// which blocks are square or all serves both sums.
+Along AlongOf(LinearEncoding encoding, const Factor& factor, Side side, Backend backend) {
+  if (backend == Backend::kCpu &&
+      (encoding == LinearEncoding::kFp8Tensor || factor.kind == Factor::Kind::kWeight))
     return Along::kEither;
   return (side == Side::kA) != factor.transposed ? Along::kColumns : Along::kRows;
 }
@@ -29,6 +32,43 @@ Layout ScalesOf(LinearEncoding encoding, const Layout& x, Along along) {
     return along == single ? n : CeilDiv(n, kScaleBlock);
   };
   return DenseLayout(DType::kF32, {scales(0, Along::kColumns), scales(1, Along::kRows)});
+}
+
+// Buffers of a form as the CPU has them: as values lie.
+QuantizedView HostForm(Lowering& l, const Layout& x, const std::string& name,
+                       LinearEncoding encoding, const QuantizedViews::Form& form) {
+  const char* const rows = form.along == Along::kRows ? ".by_rows" : "";
+  Layout payload = x;
+  payload.dtype = form.dtype;
+  return {l.storage().Temporary(name + ".fp8" + rows, payload),
+          l.storage().Temporary(name + ".scales" + rows, ScalesOf(encoding, x, form.along))};
+}
+
+KeyScales KeyScalesOf(LinearEncoding encoding, Factor::Kind kind) {
+  if (encoding == LinearEncoding::kFp8Tensor) return KeyScales::kTensor;
+  return kind == Factor::Kind::kWeight ? KeyScales::kBlocks : KeyScales::kVectors;
+}
+
+// As CUDA has them: what is summed lies in lines, scales as cuda_float8.h says. `scales`: of
+// another form, whose blocks are this one's; absent: its own.
+QuantizedView DeviceForm(Lowering& l, const Layout& x, const std::string& name, KeyScales kind,
+                         const QuantizedViews::Form& form, const View& scales) {
+  const bool by_rows = form.along == Along::kRows;
+  const std::string suffix = by_rows ? ".by_rows" : "";
+  const int64_t lines = x.dims[by_rows ? 1 : 0], sum = x.dims[by_rows ? 0 : 1];
+  QuantizedView made;
+  made.payload =
+      l.storage().Temporary(name + ".fp8" + suffix, DenseLayout(form.dtype, {lines, sum}));
+  made.scales = scales;
+  if (!scales) {
+    const Layout in_place = cuda::ScalesInPlace(kind, lines, sum);
+    made.scales = l.storage().Temporary(
+        name + ".scales" + suffix,
+        DenseLayout(DType::kF32, {in_place.numel() / in_place.dims[0], in_place.dims[0]}));
+    made.scales.layout = in_place;
+  }
+  if (!by_rows) return made;
+  return {Transposed(made.payload), scales ? scales : Transposed(made.scales)};
 }
 
 const char* SuffixOf(Factor::Kind kind) {
@@ -43,26 +83,44 @@ const char* SuffixOf(Factor::Kind kind) {
   return "";
 }
 
+// Makes the form, on CUDA also the one along the other dim where that is wanted.
+void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& factor,
+          const QuantizedViews::Form& form) {
+  QuantizeOp<View> op;
+  op.scale_rounding =
+      encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact : ScaleRounding::kPowerOfTwo;
+  op.x = l.storage().Read(form.value);
+  const std::string& name = l.graph().value(form.value).name;
+  const auto keep = [&](const QuantizedViews::Form& of, const QuantizedView& made) {
+    l.quantized()[of] = made;
+    return made;
+  };
+  if (l.options().backend == Backend::kCpu) {
+    const QuantizedView made = keep(form, HostForm(l, op.x.layout, name, encoding, form));
+    op.out = made.payload, op.scales = made.scales;
+  } else {
+    const KeyScales scales = KeyScalesOf(encoding, factor.kind);
+    const QuantizedView made = keep(form, DeviceForm(l, op.x.layout, name, scales, form, {}));
+    op.out = made.payload, op.scales = made.scales;
+    QuantizedViews::Form other = form;
+    other.along = form.along == Along::kRows ? Along::kColumns : Along::kRows;
+    if (factor.both_ways) {
+      const bool shared = encoding == LinearEncoding::kFp8Tensor;
+      const QuantizedView turned = keep(
+          other, DeviceForm(l, op.x.layout, name, scales, other, shared ? made.scales : View{}));
+      op.turned = turned.payload;
+      if (!shared) op.turned_scales = turned.scales;
+    }
+  }
+  l.Push(op, node, SuffixOf(factor.kind));
+}
+
 QuantizedView Quantized(Lowering& l, const Node& node, LinearEncoding encoding,
                         const Factor& factor, Side side) {
   const QuantizedViews::Form form{factor.value, FormatOf(encoding, factor.kind),
-                                  AlongOf(encoding, factor, side)};
-  QuantizedView& made = l.quantized()[form];
-  if (!made.payload) {
-    QuantizeOp<View> op;
-    op.scale_rounding =
-        encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact : ScaleRounding::kPowerOfTwo;
-    op.x = l.storage().Read(factor.value);
-    const std::string& name = l.graph().value(factor.value).name;
-    const char* const rows = form.along == Along::kRows ? ".by_rows" : "";
-    Layout payload = op.x.layout;
-    payload.dtype = form.dtype;
-    op.out = l.storage().Temporary(name + ".fp8" + rows, payload);
-    op.scales =
-        l.storage().Temporary(name + ".scales" + rows, ScalesOf(encoding, op.x.layout, form.along));
-    made = {op.out, op.scales};
-    l.Push(op, node, SuffixOf(factor.kind));
-  }
+                                  AlongOf(encoding, factor, side, l.options().backend)};
+  if (!l.quantized()[form].payload) Make(l, node, encoding, factor, form);
+  const QuantizedView made = l.quantized()[form];
   if (!factor.transposed) return made;
   return {Transposed(made.payload), Transposed(made.scales)};
 }

@@ -8,6 +8,9 @@
 // kFp8Block    powers of two: of 128 elements along the sum;   e4m3                   e4m3
 //              of a weight, of 128 x 128
 //
+// On CUDA what is summed lies in lines (kernels/ops/cuda_float8.h), so that each sum has a payload
+// of its own: of an activation or a gradient, the one for the other sum comes from the same op.
+//
 // The formats are those of NVIDIA's recipes (Float8CurrentScaling, Float8BlockScaling): gradients
 // need e5m2's range only where a whole tensor shares a scale.
 #pragma once
@@ -28,6 +31,7 @@ struct Factor {
   ValueId value;
   Kind kind = Kind::kActivation;
   bool transposed = false;
+  bool both_ways = false;  // another product sums the value along its other dim
 };
 
 struct QuantizedView {

@@ -63,12 +63,22 @@ void FuseGradInput(Fuser& f, int grad) {
   f.Absorb(grad, readers[0], "GELU's gradient in the matmul's epilogue");
 }
 
+// Whether a gradient node of the kind has the value as that input.
+bool IsInput(const Lowering& l, const NodeDef& kind, size_t input, ValueId value) {
+  const std::vector<Node>& nodes = l.graph().backward;
+  return std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) {
+    return node.kind == &kind && node.inputs[input] == value;
+  });
+}
+
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   MatmulOp<View> op;
-  SetFactors(l, node, EncodingOf(node), {.value = node.inputs[0]},
-             {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
+  SetFactors(
+      l, node, EncodingOf(node),
+      {.value = node.inputs[0], .both_ways = IsInput(l, kLinearGradWeightNode, 1, node.inputs[0])},
+      {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
   op.bias = storage.Read(node.inputs[2]);
   LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
   if (step.absorbed) {
@@ -87,7 +97,10 @@ void LowerGradInput(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   MatmulOp<View> op;
-  SetFactors(l, node, EncodingOf(node), {.value = node.inputs[0], .kind = Factor::Kind::kGradient},
+  SetFactors(l, node, EncodingOf(node),
+             {.value = node.inputs[0],
+              .kind = Factor::Kind::kGradient,
+              .both_ways = IsInput(l, kLinearGradWeightNode, 0, node.inputs[0])},
              {.value = node.inputs[1], .kind = Factor::Kind::kWeight}, &op);
   if (step.absorbed) {
     op.epilogue = Epilogue::kGeluGrad;
@@ -103,7 +116,10 @@ void LowerGradWeight(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   MatmulOp<View> op;
   SetFactors(l, node, EncodingOf(node),
-             {.value = node.inputs[0], .kind = Factor::Kind::kGradient, .transposed = true},
+             {.value = node.inputs[0],
+              .kind = Factor::Kind::kGradient,
+              .transposed = true,
+              .both_ways = IsInput(l, kLinearGradInputNode, 0, node.inputs[0])},
              {.value = node.inputs[1]}, &op);
   op.out = l.storage().Grad(node.grads[0], op.update);
   op.rounding = Rounding::kOnce;  // the planner may put a temporary in place of the gradient
