@@ -21,7 +21,20 @@ ModelFigures FiguresOf(const ModelSpec& s) {
   return {s, s.padded_vocab, Parameters(s), MatmulParameters(s)};
 }
 
-std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p) {
+// What the products of the plan's linears multiply.
+LinearEncoding LinearsOf(const StepPlan& plan) {
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops) {
+      const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+      if (product == nullptr || product->scaling == Scaling::kNone) continue;
+      return product->scaling == Scaling::kProduct ? LinearEncoding::kFp8Tensor
+                                                   : LinearEncoding::kFp8Block;
+    }
+  return LinearEncoding::kCompute;
+}
+
+std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p,
+                                             LinearEncoding linear) {
   std::map<std::string, std::string> options = {
       {"memory.allocator", Text(o.allocator)},
       {"memory.budget_gib",
@@ -40,6 +53,7 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
       {"sharding.reshard", Text(o.reshard)},
   };
   if (p.moments != DType::kF32) options["optimizer.moments"] = Text(p.moments);
+  if (linear != LinearEncoding::kCompute) options["precision.linear"] = Text(linear);
   return options;
 }
 
@@ -175,7 +189,7 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.shape = in.options.shape;
   r.accumulate = in.options.accumulate;
   r.tokens_per_step = int64_t{r.mesh.data_ranks()} * r.accumulate * r.shape.rows();
-  r.options = OptionsOf(in.options, in.layout.precision);
+  r.options = OptionsOf(in.options, in.layout.precision, LinearsOf(in.plan));
   r.memory = MemoryOf(in);
   r.step = CountersOf(in.plan, in.plan.schedule, r.mesh);
   r.prologue = CountersOf(in.plan, in.plan.prologue, r.mesh);

@@ -36,10 +36,12 @@ struct TinyPlan {
 };
 
 inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
-                        const PrecisionPolicy& precision, PlanOptions options) {
+                        const PrecisionPolicy& precision, PlanOptions options,
+                        LinearEncoding linears = LinearEncoding::kCompute) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
   TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}, {}, {}};
   ForwardBuilder builder(model->spec(), options.shape, precision.compute, precision.norm_params);
+  builder.EncodeLinears(linears);
   model->EmitForward(builder, HeadMode::kTrainLoss);
   SemanticGraph forward = std::move(builder).Finish();
   tiny.flops = TrainFlopsPerToken(forward);

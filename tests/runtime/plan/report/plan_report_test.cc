@@ -301,6 +301,17 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
   REQUIRE_FALSE(PlanReportJson(r, OpList::kNone)["roofline"].contains("ops"));
 }
 
+TEST_CASE("options name what linears multiply where that is FP8", "[plan][report]") {
+  const auto options = [](LinearEncoding linears) {
+    return PlanFor(SmallModel(2), {1, 1}, {}, SmallBatch(1), linears)
+        .Report(test::SlowMachine())
+        .options;
+  };
+  CHECK_FALSE(options(LinearEncoding::kCompute).contains("precision.linear"));
+  for (const LinearEncoding linears : {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block})
+    CHECK(options(linears).at("precision.linear") == Name(linears));
+}
+
 TEST_CASE("the text fits 100 columns and says the figures", "[plan][report]") {
   const int world = GENERATE(1, 2);
   const std::string machine = GENERATE("h100", "cpu");
