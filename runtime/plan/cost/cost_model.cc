@@ -18,6 +18,11 @@ void Refine(const ZeroRangesOp<View>& op, OpCost& cost) {
   cost.read_bytes = 0;
   cost.write_bytes = elements * Bytes(op.flat.layout.dtype);
 }
+// One scale of all is found before x is read again.
+void Refine(const QuantizeOp<View>& op, OpCost& cost) {
+  if (op.scales.layout.numel() == 1)
+    cost.read_bytes += op.x.layout.numel() * Bytes(op.x.layout.dtype);
+}
 // Writes x only when a fault is injected.
 void Refine(const FiniteScanOp<View>& op, OpCost& cost) {
   cost.write_bytes -= op.x.layout.numel() * Bytes(op.x.layout.dtype);
@@ -50,6 +55,7 @@ inline constexpr bool kIsProduct =
 // Of the operands.
 template <class Op>
 DType ProductDType(const Op& op) {
+  if (IsFloat8(op.a.layout.dtype)) return DType::kE4M3;
   if constexpr (std::is_same_v<Op, GroupedWeightGradOp<View>>)
     return IsNarrow(op.a, op.d_out) ? DType::kBF16 : DType::kF32;
   else
@@ -98,12 +104,17 @@ double FullSeconds(const MatmulOp<View>& op, const OpEstimate& e, const Machine&
 }
 
 template <class Op>
-double Heat(const Op&, const OpEstimate& e, const Machine& machine) {
+double Heat([[maybe_unused]] const Op& op, const OpEstimate& e, const Machine& machine) {
   using K = std::remove_cvref_t<Op>;
   const auto over = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
   const double bytes =
       over(static_cast<double>(e.read_bytes + e.write_bytes), machine.capped_memory);
-  if constexpr (kIsProduct<K>) return over(e.flops, machine.capped_gemm) + bytes;
+  if constexpr (kIsProduct<K>) {
+    // A device draws as much power while it multiplies FP8 as while it multiplies bf16.
+    const bool fp8 = machine.gemm_fp8 > 0 && IsFloat8(op.a.layout.dtype);
+    const double faster = fp8 ? machine.gemm_fp8 / machine.gemm_bf16 : 1;
+    return over(e.flops, machine.capped_gemm * faster) + bytes;
+  }
   if constexpr (std::is_same_v<K, AttentionOp<View>> || std::is_same_v<K, AttentionGradOp<View>>)
     return over(e.flops, machine.capped_attention) + bytes;
   return bytes;

@@ -19,8 +19,9 @@ double SecondsByRule(const Machine& machine, DType dtype, int64_t m, int64_t n, 
   const double rate = machine.gemm(dtype), start = machine.gemm_k_start;
   const auto area =
       2.0 * static_cast<double>(products) * static_cast<double>(m) * static_cast<double>(n);
-  // Tiles are of the units that multiply bf16.
-  if (machine.gemm_units == 0 || machine.gemm_tiles.empty() || dtype != DType::kBF16)
+  // Tiles are of the units that multiply bf16 and, where a machine says how fast, FP8.
+  const bool by_tiles = dtype == DType::kBF16 || (IsFloat8(dtype) && machine.gemm_fp8 > 0);
+  if (machine.gemm_units == 0 || machine.gemm_tiles.empty() || !by_tiles)
     return area * (static_cast<double>(k) + start) / rate;
   double best = std::numeric_limits<double>::infinity();
   const int64_t units = machine.gemm_units;

@@ -98,8 +98,9 @@ Machine ShareOf(const Machine& machine, int world) {
   Machine share = machine;
   if (machine.devices == 0 || world <= machine.devices) return share;
   const double ranks = static_cast<double>(world) / machine.devices;
-  for (double* rate : {&share.peak_bf16, &share.peak_f32, &share.gemm_bf16, &share.gemm_f32,
-                       &share.vector, &share.memory, &share.link, &share.peer_link})
+  for (double* rate :
+       {&share.peak_bf16, &share.peak_f32, &share.gemm_bf16, &share.gemm_f32, &share.gemm_fp8,
+        &share.vector, &share.memory, &share.link, &share.peer_link})
     *rate /= ranks;
   for (GemmShape& shape : share.gemm_shapes) shape.flops /= ranks;
   for (AttentionRate& rate : share.attention) {

@@ -54,6 +54,7 @@ struct Machine {
   std::string measured;                  // when and how, on one host; "": figures of several places
   double peak_bf16 = 0, peak_f32 = 0;    // dense, from the data sheet: what MFU divides by
   double gemm_bf16 = 0, gemm_f32 = 0;    // what large GEMMs on random data sustain, hot
+  double gemm_fp8 = 0;                   // of operands in FP8; 0: as f32
   int gemm_units = 0;                    // of a device; 0: a product of any shape runs at that rate
   double gemm_k_start = 0;               // a tile takes as long as with so much more k
   std::vector<GemmTile> gemm_tiles;      // that products may be cut into; used with gemm_units
@@ -111,7 +112,10 @@ struct Machine {
   Machine OverPeerMemory(bool with_nccl) const;
   // What is left of the device for the arena; 0: not known.
   int64_t ArenaBytes(int world, int shard) const;
-  double gemm(DType operands) const { return operands == DType::kBF16 ? gemm_bf16 : gemm_f32; }
+  double gemm(DType operands) const {
+    if (operands == DType::kBF16) return gemm_bf16;
+    return IsFloat8(operands) && gemm_fp8 > 0 ? gemm_fp8 : gemm_f32;
+  }
 };
 
 // What `plan` was told instead of a machine's own figures; 0: nothing. Error(kConfig): a negative

@@ -91,6 +91,7 @@ void RequireSense(const Machine& m, std::vector<std::string>& errors) {
   };
   above("gemm.bf16_tflops", m.gemm_bf16, "peak.bf16_tflops", m.peak_bf16);
   above("gemm.f32_tflops", m.gemm_f32, "peak.f32_tflops", m.peak_f32);
+  above("gemm.fp8_tflops", m.gemm_fp8, "twice peak.bf16_tflops", 2 * m.peak_bf16);
   for (size_t i = 0; i < m.gemm_shapes.size(); ++i)
     above(fmt::format("gemm.shapes[{}].tflops", i).c_str(), m.gemm_shapes[i].flops, "the peak",
           m.peak(m.gemm_shapes[i].dtype));

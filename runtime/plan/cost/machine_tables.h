@@ -35,6 +35,7 @@ inline constexpr MachineNumber kMachineNumbers[] = {
     {"peak", "f32_tflops", &Machine::peak_f32, kTera, Least::kAboveZero},
     {"gemm", "bf16_tflops", &Machine::gemm_bf16, kTera, Least::kAboveZero},
     {"gemm", "f32_tflops", &Machine::gemm_f32, kTera, Least::kAboveZero},
+    {"gemm", "fp8_tflops", &Machine::gemm_fp8, kTera, Least::kZero},
     {"gemm", "k_start", &Machine::gemm_k_start, 1, Least::kZero},
     {"memory", "copy_gb_s", &Machine::memory, kGiga, Least::kAboveZero},
     {"memory", "vector_tflops", &Machine::vector, kTera, Least::kAboveZero},

@@ -51,6 +51,25 @@ TEST_CASE("a matmul takes the longer of its arithmetic and its traffic", "[plan]
   REQUIRE(slow.bound == Bound::kMemory);
 }
 
+TEST_CASE("a product of FP8 has a rate of its own, and one scale of all a reading of its own",
+          "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 7;
+  machine.gemm_f32 = 3;
+  MatmulOp<View> product = Matmul(5, 6, 8, DType::kE4M3, DType::kE5M2);
+  REQUIRE(Estimate(product, kAlone, machine).seconds == Approx(480.0 / 3));
+  machine.gemm_fp8 = 13;
+  machine.memory = 11;
+  REQUIRE(Estimate(product, kAlone, machine).seconds == Approx(480.0 / 13));
+  QuantizeOp<View> quantize;
+  quantize.x = Dense(0, DType::kBF16, {256, 128});
+  quantize.out = Dense(1, DType::kE4M3, {256, 128});
+  quantize.scales = Dense(2, DType::kF32, {1, 1});
+  REQUIRE(Estimate(quantize, kAlone, machine).read_bytes == 2 * 2 * 256 * 128);
+  quantize.scales = Dense(2, DType::kF32, {256, 1});
+  REQUIRE(Estimate(quantize, kAlone, machine).read_bytes == 2 * 256 * 128);
+}
+
 TEST_CASE("an accumulating matmul also reads its result", "[plan][cost]") {
   MatmulOp<View> op = Matmul(5, 6, 8, DType::kBF16, DType::kBF16);
   op.update = Update::kAccumulate;

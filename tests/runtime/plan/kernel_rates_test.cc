@@ -28,6 +28,14 @@ TEST_CASE("full waves run at the machine's rate, a part of one as long as a whol
   CHECK(ProductSeconds(m, DType::kF32, 16, 16, 64) == Approx(2.0 * 16 * 16 * 64 / 10));
 }
 
+TEST_CASE("FP8 is cut into tiles where a machine says how fast it is", "[plan][cost]") {
+  Machine m = Tiled();
+  const auto seconds = [&] { return ProductSeconds(m, DType::kE4M3, 33, 32, 64); };
+  CHECK(seconds() == Approx(2.0 * 33 * 32 * 64 / 10));  // as f32
+  m.gemm_fp8 = 1900;
+  CHECK(seconds() == Approx(2 * 2.0 * 32 * 32 * 64 / 1900));  // 6 tiles, 4 units
+}
+
 TEST_CASE("a tile's start counts as so much more k", "[plan][cost]") {
   Machine m = Tiled();
   m.gemm_k_start = 32;

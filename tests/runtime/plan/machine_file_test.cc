@@ -97,6 +97,7 @@ TEST_CASE("impossible values name the key's path, the value and what is allowed"
       {"/attention/0/length", "long"},
       {"/gemm/tiles/0/m", 0},
       {"/gemm/bf16_tflops", 990},
+      {"/gemm/fp8_tflops", 1980},
       {"/device/memory_mib", -1},
       {"/launch/concurrent_streams", 1},
       {"/memory/kernels/norm/efficiency", 0},
