@@ -1,7 +1,7 @@
 #include "runtime/api/cuda_tuning.h"
 
 #include "kernels/cuda/matmul/matmul_plans.h"
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/tuning/tuning.h"
 
 namespace millrace {
 

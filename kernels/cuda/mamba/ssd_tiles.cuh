@@ -1,9 +1,9 @@
 // Tiles of bf16 in shared memory, as the scan's kernels on tensor cores have them, and their
-// fragments (mma.cuh).
+// fragments (tensor_cores/mma.cuh).
 #pragma once
 
 #include "kernels/cuda/mamba/ssd_device.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/tensor_cores/mma.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {

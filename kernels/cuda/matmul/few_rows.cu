@@ -53,7 +53,7 @@ __device__ __forceinline__ void StoreColumn(const FewRowsArgs& a, int row, int c
     StoreAny(a.out, to, own);
     return;
   }
-  // As an activation that reads the stored value (activation.cu).
+  // As an activation that reads the stored value (elementwise/activation.cu).
   own = a.pre.data != nullptr ? StoreAny(a.pre, row * a.pre.stride + column, own)
                               : RoundAs(a.out, own);
   StoreAny(a.out, to, __fmul_rn(GeluSigmoid(own), own));

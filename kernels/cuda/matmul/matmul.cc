@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/activation.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/activation.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/matmul/matmul_finish.h"
 #include "kernels/cuda/matmul/matmul_plans.h"

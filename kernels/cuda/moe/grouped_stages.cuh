@@ -2,10 +2,10 @@
 // them with the operands of tiles.
 #pragma once
 
-#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/moe/grouped_order.cuh"
-#include "kernels/cuda/tma.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/tensor_cores/mma.cuh"
+#include "kernels/cuda/tensor_cores/tma.cuh"
+#include "kernels/cuda/tensor_cores/wgmma.cuh"
 
 namespace millrace::cuda {
 

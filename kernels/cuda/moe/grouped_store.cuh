@@ -27,8 +27,8 @@ __device__ __forceinline__ void PairWords(uint4& w) {
   Exchange(w.y, w.w, 1);
 }
 
-// A warp's 16 rows of the result, kN columns; a lane's sums as in wgmma.cuh. Columns are a multiple
-// of eight.
+// A warp's 16 rows of the result, kN columns; a lane's sums as in tensor_cores/wgmma.cuh. Columns
+// are a multiple of eight.
 template <int kN>
 class ResultRows {
  public:

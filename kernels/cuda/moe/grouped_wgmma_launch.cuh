@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/moe/grouped_wgmma.cuh"
-#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "runtime/base/arithmetic.h"
 
 namespace millrace::cuda {

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/step/statistics.h"
 #include "runtime/base/cuda/cuda_check.h"

@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/tuning/tuning.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/cuda/matmul_operands.h"

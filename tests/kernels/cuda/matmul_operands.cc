@@ -1,6 +1,6 @@
 #include "tests/kernels/cuda/matmul_operands.h"
 
-#include "kernels/cuda/tuning_fill.h"
+#include "kernels/cuda/tuning/tuning_fill.h"
 #include "kernels/ops/matmul_key.h"
 
 namespace millrace::test {

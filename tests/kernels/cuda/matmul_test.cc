@@ -8,10 +8,10 @@
 #include <numbers>
 #include <random>
 
-#include "kernels/cuda/activation.h"
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/activation.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/tuning/tuning.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/contract/contract.h"

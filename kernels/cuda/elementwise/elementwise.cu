@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda/elementwise_launch.h"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 

@@ -1,5 +1,5 @@
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/activation_launch.h"
+#include "kernels/cuda/elementwise/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/tuning_fill.h"
+#include "kernels/cuda/tuning/tuning_fill.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 

@@ -1,9 +1,9 @@
-#include "kernels/cuda/quantize.h"
+#include "kernels/cuda/matmul/quantize.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "kernels/cuda/quantize_launch.h"
+#include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
 #include "runtime/base/cuda/cuda_device.h"

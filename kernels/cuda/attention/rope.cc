@@ -1,8 +1,8 @@
-#include "kernels/cuda/rope.h"
+#include "kernels/cuda/attention/rope.h"
 
 #include <limits>
 
-#include "kernels/cuda/rope_launch.h"
+#include "kernels/cuda/attention/rope_launch.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

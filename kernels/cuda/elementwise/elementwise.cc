@@ -1,8 +1,8 @@
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/elementwise/elementwise.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/elementwise_launch.h"
+#include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/tuning.h"
+#include "kernels/cuda/tuning/tuning.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,9 +6,9 @@
 #include <memory>
 #include <set>
 
-#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise/activation.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
-#include "kernels/cuda/tuning_fill.h"
+#include "kernels/cuda/tuning/tuning_fill.h"
 #include "kernels/ops/cuda_float8.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"

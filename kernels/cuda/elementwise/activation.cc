@@ -1,8 +1,8 @@
-#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise/activation.h"
 
 #include <limits>
 
-#include "kernels/cuda/activation_launch.h"
+#include "kernels/cuda/elementwise/activation_launch.h"
 #include "runtime/base/error.h"
 
 namespace millrace {

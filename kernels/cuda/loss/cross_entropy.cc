@@ -1,8 +1,8 @@
-#include "kernels/cuda/cross_entropy.h"
+#include "kernels/cuda/loss/cross_entropy.h"
 
 #include <limits>
 
-#include "kernels/cuda/cross_entropy_launch.h"
+#include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/error.h"
 

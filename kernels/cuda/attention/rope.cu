@@ -1,6 +1,6 @@
+#include "kernels/cuda/attention/rope_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/rope_launch.h"
 
 namespace millrace::cuda {
 namespace {

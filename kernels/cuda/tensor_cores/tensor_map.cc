@@ -1,4 +1,4 @@
-#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/tensor_cores/tensor_map.h"
 
 #include "runtime/base/cuda/driver_function.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cuda/cross_entropy_launch.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
