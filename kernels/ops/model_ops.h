@@ -242,9 +242,9 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           bias, or to out's before it multiplies by the derivative. Of these the CPU does the
 //           last, always.
 // Like      like_rows > 0: on the CPU row r has the bits of row places[r] % like_rows of a product
-//           of so many rows and the same other operands (kernels/cpu/alike.h): rows go by several
-//           products, one after the other. places i32 [M], dense, not negative; a is row-major
-//           then, and nothing is accumulated. CUDA multiplies as ever.
+//           of so many rows and the same other operands (kernels/cpu/matmul/alike.h): rows go by
+//           several products, one after the other. places i32 [M], dense, not negative; a is
+//           row-major then, and nothing is accumulated. CUDA multiplies as ever.
 //           like_columns > 0, beside like_rows: and column c those of column like_first + c of a
 //           product of so many columns; columns behind those are zero. b is a transpose then, and
 //           there are neither bias nor scales.

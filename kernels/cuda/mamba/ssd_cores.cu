@@ -3,7 +3,7 @@
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
 // The scan on tensor cores: decays and steps laid out by head; the outputs, once the state before
-// each chunk is there (ssd_states_cores.cu). kernels/cpu/ssd_chunk.h has the letters.
+// each chunk is there (ssd_states_cores.cu). kernels/cpu/mamba/ssd_chunk.h has the letters.
 namespace millrace::cuda {
 namespace {
 

@@ -3,8 +3,8 @@
 #include "kernels/cuda/mamba/ssd_grad_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 
-// The gradients of the scan on tensor cores; kernels/cpu/ssd_scan_grad.cc has the formulas and the
-// letters. Blocks take a chunk of a group, head by head.
+// The gradients of the scan on tensor cores; kernels/cpu/mamba/ssd_scan_grad.cc has the formulas
+// and the letters. Blocks take a chunk of a group, head by head.
 namespace millrace::cuda {
 namespace {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/mamba/ssd_plain.cuh"
 
-// kernels/cpu/ssd_scan_grad.cc has the formulas.
+// kernels/cpu/mamba/ssd_scan_grad.cc has the formulas.
 namespace millrace::cuda {
 namespace {
 

@@ -2,7 +2,7 @@
 #include "kernels/cuda/mamba/ssd_plain.cuh"
 
 // The scan in f32: an element of a product is a thread's sum, in order. For shapes and dtypes that
-// tensor cores do not take; clear rather than fast. kernels/cpu/ssd_chunk.h has the letters.
+// tensor cores do not take; clear rather than fast. kernels/cpu/mamba/ssd_chunk.h has the letters.
 namespace millrace::cuda {
 namespace {
 

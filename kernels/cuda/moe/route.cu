@@ -148,7 +148,7 @@ __device__ float AddBalance(const RouteArgs& a, const float* b, const float* sco
   return a.sigmoid ? 0.0f : along;
 }
 
-// The formulas of kernels/cpu/route.cc.
+// The formulas of kernels/cpu/moe/route.cc.
 __global__ void __launch_bounds__(kThreads) RouteGradKernel(const RouteArgs a) {
   extern __shared__ float shared[];
   BeginKernel();

@@ -1,0 +1,125 @@
+#include "kernels/cpu/matmul/quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/cpu/rows.h"
+#include "runtime/base/error.h"
+#include "runtime/base/float8.h"
+
+namespace millrace::cpu {
+namespace {
+
+// The scales of a matrix's elements, a block of which has one.
+class Scales {
+ public:
+  Scales(const TensorView& x, const TensorView& scales)
+      : view_(scales),
+        block_rows_(ScaleBlockOf(x.dim(0), scales.dim(0))),
+        block_columns_(ScaleBlockOf(x.dim(1), scales.dim(1))) {}
+
+  float& At(int64_t row_block, int64_t column_block) const {
+    return view_.as<float>()[row_block * view_.stride(0) + column_block * view_.stride(1)];
+  }
+  void ForEach(auto&& f) const {
+    for (int64_t r = 0; r < view_.dim(0); ++r)
+      for (int64_t c = 0; c < view_.dim(1); ++c) f(At(r, c));
+  }
+  // f(scale, begin, end) for the pieces of row `row`, columns [begin, end), that have one scale.
+  void ForPieces(int64_t row, int64_t begin, int64_t end, auto&& f) const {
+    while (begin < end) {
+      const int64_t block = begin / block_columns_,
+                    piece = std::min(end, (block + 1) * block_columns_);
+      f(At(row / block_rows_, block), begin, piece);
+      begin = piece;
+    }
+  }
+
+ private:
+  const TensorView& view_;
+  const int64_t block_rows_, block_columns_;
+};
+
+// A payload and the scales that it has.
+struct Form {
+  const TensorView& out;
+  const TensorView& scales;
+};
+
+void Check(const TensorView& x, const Form& form) {
+  MR_CHECK(IsFloat8(form.out.dtype()) && form.scales.dtype() == DType::kF32,
+           "quantize to {} with scales in {}", Name(form.out.dtype()), Name(form.scales.dtype()));
+  for (const TensorView* view : {&x, &form.out, &form.scales})
+    MR_CHECK_EQ(view->layout.rank, 2, "rank of quantize's {}", ToString(view->layout));
+  MR_CHECK(x.dim(0) == form.out.dim(0) && x.dim(1) == form.out.dim(1),
+           "quantize: x is {}, out is {}", ToString(x.layout), ToString(form.out.layout));
+}
+
+// Of a block whose largest finite magnitude is `most`.
+float ScaleFor(float most, float largest, ScaleRounding rounding) {
+  if (most == 0) return 1;
+  const float scale = std::max(most / largest, kLeastScale);
+  if (rounding == ScaleRounding::kExact) return scale;
+  int exponent = 0;
+  const float fraction = std::frexp(scale, &exponent);  // in [1/2, 1)
+  return std::ldexp(1.0f, fraction == 0.5f ? exponent - 1 : exponent);
+}
+
+// f(scale, row, begin, x, n) for the pieces of rows that have one scale.
+void ForPieces(const TensorView& view, const Scales& scales, auto&& f) {
+  for (int64_t r = 0; r < view.dim(0); ++r)
+    ForChunks(view.dim(1), [&](int64_t c, int64_t n) {
+      float buffer[kChunk];
+      const float* const x = Load(RowAt(view, r), c, n, buffer);
+      scales.ForPieces(r, c, c + n, [&](float& scale, int64_t begin, int64_t end) {
+        f(scale, r, begin, x + (begin - c), end - begin);
+      });
+    });
+}
+
+void FindScales(const TensorView& view, const Form& form, ScaleRounding rounding) {
+  const Scales scales(view, form.scales);
+  scales.ForEach([](float& most) { most = 0; });
+  ForPieces(view, scales, [](float& most, int64_t, int64_t, const float* x, int64_t n) {
+    float largest = most;
+    for (int64_t i = 0; i < n; ++i) {
+      const float magnitude = std::fabs(x[i]);
+      const bool finite = magnitude <= std::numeric_limits<float>::max();
+      largest = finite && magnitude > largest ? magnitude : largest;
+    }
+    most = largest;
+  });
+  scales.ForEach(
+      [&](float& most) { most = ScaleFor(most, LargestOf(form.out.dtype()), rounding); });
+}
+
+void Divide(const TensorView& view, const Form& form) {
+  const DType dtype = form.out.dtype();
+  const int64_t step = form.out.dim(1) == 1 ? 1 : form.out.stride(1);
+  ForPieces(view, Scales(view, form.scales),
+            [&](float& scale, int64_t row, int64_t column, const float* x, int64_t n) {
+              uint8_t* const out =
+                  form.out.as<uint8_t>() + row * form.out.stride(0) + column * step;
+              for (int64_t i = 0; i < n; ++i) out[i * step] = ToFloat8(x[i] / scale, dtype);
+            });
+}
+
+}  // namespace
+
+void Quantize(const QuantizeOp<TensorView>& op, Stream&) {
+  CheckFloat(op.x, "x");
+  const Form form{op.out, op.scales};
+  Check(op.x, form);
+  FindScales(op.x, form, op.scale_rounding);
+  Divide(op.x, form);
+  if (!op.turned) return;
+  MR_CHECK(op.turned.dtype() == op.out.dtype(), "quantize to {} and {}", Name(op.out.dtype()),
+           Name(op.turned.dtype()));
+  const Form turned{op.turned, op.turned_scales ? op.turned_scales : op.scales};
+  Check(op.x, turned);
+  if (op.turned_scales) FindScales(op.x, turned, op.scale_rounding);
+  Divide(op.x, turned);
+}
+
+}  // namespace millrace::cpu
