@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/adversary.h"
-#include "runtime/exec/checked_memory.h"
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/plan_agreement.h"
+#include "runtime/exec/checked/adversary.h"
+#include "runtime/exec/checked/checked_memory.h"
 #include "runtime/plan/layout/param_init.h"
 
 namespace millrace {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
+#include "runtime/exec/arena/host_copies.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/host_copies.h"
 #include "runtime/exec/released_arena.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/plan/check/seams.h"
@@ -54,9 +54,9 @@ class Engine {
  public:
   // Allocates the arena of the largest plan, and all else that steps use of host memory and of the
   // device's. A collective; before any of that, Error(kInternal) where plans and states do not fit
-  // together (CheckSeams), Error(kConfig) unless all ranks plan the same (plan_agreement.h). What
-  // is recorded is bound here, and Error(kInternal) names a rank whose operands lie at other
-  // offsets of its arena than rank 0's.
+  // together (CheckSeams), Error(kConfig) unless all ranks plan the same
+  // (agreement/plan_agreement.h). What is recorded is bound here, and Error(kInternal) names a rank
+  // whose operands lie at other offsets of its arena than rank 0's.
   Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plans,
          const EngineOptions& options);
   ~Engine();

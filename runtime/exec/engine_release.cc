@@ -6,7 +6,7 @@
 #include "comm/agree.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
-#include "runtime/exec/arena_view.h"
+#include "runtime/exec/arena/arena_view.h"
 #include "runtime/exec/engine.h"
 
 namespace millrace {

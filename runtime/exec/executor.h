@@ -26,11 +26,11 @@
 #include "runtime/base/device.h"
 #include "runtime/base/policies.h"
 #include "runtime/base/profiler_ranges.h"
+#include "runtime/exec/agreement/order_log.h"
 #include "runtime/exec/bound_op.h"
-#include "runtime/exec/observers.h"
-#include "runtime/exec/op_ranges.h"
-#include "runtime/exec/order_log.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/observers.h"
+#include "runtime/exec/observe/op_ranges.h"
+#include "runtime/exec/observe/progress.h"
 
 namespace millrace {
 

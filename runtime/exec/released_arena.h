@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/device.h"
-#include "runtime/exec/arena_part.h"
+#include "runtime/exec/arena/arena_part.h"
 
 namespace millrace {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/plan_agreement.h"
 
 namespace millrace {
 namespace {

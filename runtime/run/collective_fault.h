@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "runtime/exec/observers.h"
+#include "runtime/exec/observe/observers.h"
 
 namespace millrace {
 

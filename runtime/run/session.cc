@@ -6,8 +6,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/enum_names.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/exec/plan_comms.h"
 #include "runtime/run/exchange.h"
 #include "runtime/run/host_sampler.h"
 #include "runtime/run/memory_use.h"

@@ -17,7 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 #include "runtime/record/run_environment.h"
 #include "runtime/record/source_figures.h"
 #include "runtime/run/assemble.h"

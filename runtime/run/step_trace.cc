@@ -9,8 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
 #include "runtime/base/json.h"
-#include "runtime/exec/op_timer.h"
-#include "runtime/exec/replay_timer.h"
+#include "runtime/exec/observe/op_timer.h"
+#include "runtime/exec/observe/replay_timer.h"
 
 namespace millrace {
 namespace {

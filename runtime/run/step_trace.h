@@ -1,9 +1,9 @@
 // A measured step of all ranks as a Chrome trace: what ran when, on which stream, on one clock.
 //
 // Step     Of a graph that was captured with event nodes between the ops
-//          (runtime/exec/replay_timer.h), or walked eagerly, each op between two events
-//          (runtime/exec/op_timer.h): gaps of a small model are then the host's. The same bits
-//          either way.
+//          (runtime/exec/observe/replay_timer.h), or walked eagerly, each op between two events
+//          (runtime/exec/observe/op_timer.h): gaps of a small model are then the host's. The same
+//          bits either way.
 // Clock    Ranks of one host share one; between hosts zero is when they left a barrier, tens of
 //          microseconds apart. A rank is a process of the trace, a stream a thread; ts and dur in
 //          microseconds.
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/op_span.h"
+#include "runtime/exec/observe/op_span.h"
 #include "runtime/run/session.h"
 
 namespace millrace {

@@ -4,7 +4,7 @@
 
 #include "kernels/ops/sample_ops.h"
 #include "runtime/base/error.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 #include "runtime/run/host_sampler.h"
 
 namespace millrace {

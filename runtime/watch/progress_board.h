@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 
 namespace millrace {
 

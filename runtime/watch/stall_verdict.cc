@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/base/rank_list.h"
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/plan_agreement.h"
 
 namespace millrace {
 namespace {

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 #include "runtime/watch/progress_board.h"
 #include "runtime/watch/stall_verdict.h"
 #include "runtime/watch/transport_watch.h"

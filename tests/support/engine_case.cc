@@ -8,7 +8,7 @@
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
-#include "runtime/exec/plan_comms.h"
+#include "runtime/exec/agreement/plan_comms.h"
 
 namespace millrace::test {
 

@@ -11,8 +11,8 @@
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/exec/plan_comms.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

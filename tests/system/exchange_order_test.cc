@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/order_log.h"
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/order_log.h"
+#include "runtime/exec/agreement/plan_agreement.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -17,8 +17,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/step_scalars.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/plan_comms.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

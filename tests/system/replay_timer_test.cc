@@ -1,6 +1,6 @@
 // Steps that are replayed with events between the ops, on a GPU: the bits of plain ones, times in
 // the order of the plan, and new ones at each replay.
-#include "runtime/exec/replay_timer.h"
+#include "runtime/exec/observe/replay_timer.h"
 
 #include <algorithm>
 #include <array>

@@ -8,9 +8,9 @@
 #include <mutex>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/arena_view.h"
+#include "runtime/exec/agreement/plan_comms.h"
+#include "runtime/exec/arena/arena_view.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/exec/plan_comms.h"
 
 namespace millrace::test {
 

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/plan_agreement.h"
-#include "runtime/exec/plan_comms.h"
+#include "runtime/exec/agreement/plan_agreement.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/collective_fault.h"

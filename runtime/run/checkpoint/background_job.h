@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 
 namespace millrace {
 

@@ -1,5 +1,5 @@
 // The adversary and the shadow memory, on plans by hand and on real steps over the CPU kernels.
-#include "runtime/exec/adversary.h"
+#include "runtime/exec/checked/adversary.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

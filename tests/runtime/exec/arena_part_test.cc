@@ -1,5 +1,5 @@
 // Which pages of an arena a part is.
-#include "runtime/exec/arena_part.h"
+#include "runtime/exec/arena/arena_part.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // Logs of collectives: what makes two of them differ, and what is said of ranks that part.
-#include "runtime/exec/order_log.h"
+#include "runtime/exec/agreement/order_log.h"
 
 #include <catch2/catch.hpp>
 #include <functional>

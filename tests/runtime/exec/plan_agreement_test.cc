@@ -1,6 +1,6 @@
 // Plans of which one rank's is another: every rank says which, on which communicator, and the first
 // call that differs, before anything runs.
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/plan_agreement.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -10,7 +10,7 @@
 #include "comm/local/local_world.h"
 #include "comm/local/run_ranks.h"
 #include "runtime/base/error.h"
-#include "runtime/exec/plan_comms.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "tests/support/plan_case.h"
 
 namespace millrace {

@@ -1,5 +1,5 @@
 // Marks as another thread sees them, and records as another process does.
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 
 #include <signal.h>
 #include <sys/wait.h>

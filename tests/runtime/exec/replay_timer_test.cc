@@ -1,7 +1,7 @@
 // A capture that is timed: an event wherever an op ends, one more where an op has waited for
 // another stream, around the ops of the plan in their order; and engines that go back to plain
 // steps. Times of a GPU's replays: tests/system/replay_timer_test.
-#include "runtime/exec/replay_timer.h"
+#include "runtime/exec/observe/replay_timer.h"
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -13,8 +13,8 @@
 #include "comm/local/local_world.h"
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/engine.h"
-#include "runtime/exec/plan_comms.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 

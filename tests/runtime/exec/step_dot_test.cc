@@ -10,8 +10,8 @@
 #include "comm/local/local_world.h"
 #include "comm/local/run_ranks.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/engine.h"
-#include "runtime/exec/plan_comms.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/exec/op_timer.h"
+#include "runtime/exec/observe/op_timer.h"
 #include "runtime/run/prediction.h"
 
 namespace millrace {

@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/exec/shadow.h"
+#include "runtime/exec/checked/shadow.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {

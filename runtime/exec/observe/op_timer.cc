@@ -1,4 +1,4 @@
-#include "runtime/exec/op_timer.h"
+#include "runtime/exec/observe/op_timer.h"
 
 #include "runtime/base/error.h"
 

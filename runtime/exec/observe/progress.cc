@@ -1,4 +1,4 @@
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 
 #include <pthread.h>
 

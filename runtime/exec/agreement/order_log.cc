@@ -1,4 +1,4 @@
-#include "runtime/exec/order_log.h"
+#include "runtime/exec/agreement/order_log.h"
 
 #include <fmt/core.h>
 

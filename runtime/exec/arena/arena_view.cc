@@ -1,4 +1,4 @@
-#include "runtime/exec/arena_view.h"
+#include "runtime/exec/arena/arena_view.h"
 
 #include <cstring>
 

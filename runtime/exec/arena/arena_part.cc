@@ -1,4 +1,4 @@
-#include "runtime/exec/arena_part.h"
+#include "runtime/exec/arena/arena_part.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "runtime/exec/replay_timer.h"
+#include "runtime/exec/observe/replay_timer.h"
 
 #include "runtime/base/error.h"
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "runtime/base/device.h"
-#include "runtime/exec/observers.h"
-#include "runtime/exec/op_span.h"
+#include "runtime/exec/observe/observers.h"
+#include "runtime/exec/observe/op_span.h"
 
 namespace millrace {
 

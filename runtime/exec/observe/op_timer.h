@@ -17,7 +17,7 @@
 
 #include "runtime/exec/engine.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/op_span.h"
+#include "runtime/exec/observe/op_span.h"
 
 namespace millrace {
 

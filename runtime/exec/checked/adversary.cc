@@ -1,4 +1,4 @@
-#include "runtime/exec/adversary.h"
+#include "runtime/exec/checked/adversary.h"
 
 #include <array>
 #include <random>

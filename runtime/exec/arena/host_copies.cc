@@ -1,4 +1,4 @@
-#include "runtime/exec/host_copies.h"
+#include "runtime/exec/arena/host_copies.h"
 
 #include <cstring>
 

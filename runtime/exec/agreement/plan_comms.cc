@@ -1,4 +1,4 @@
-#include "runtime/exec/plan_comms.h"
+#include "runtime/exec/agreement/plan_comms.h"
 
 #include <algorithm>
 #include <variant>

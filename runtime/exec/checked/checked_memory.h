@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
+#include "runtime/exec/checked/shadow.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/shadow.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/exec/checked_memory.h"
+#include "runtime/exec/checked/checked_memory.h"
 
 #include <fmt/core.h>
 

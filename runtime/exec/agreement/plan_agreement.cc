@@ -1,4 +1,4 @@
-#include "runtime/exec/plan_agreement.h"
+#include "runtime/exec/agreement/plan_agreement.h"
 
 #include <fmt/core.h>
 

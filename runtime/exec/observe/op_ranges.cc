@@ -1,4 +1,4 @@
-#include "runtime/exec/op_ranges.h"
+#include "runtime/exec/observe/op_ranges.h"
 
 #include <fmt/core.h>
 

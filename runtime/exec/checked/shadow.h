@@ -19,7 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/exec/arena_view.h"
+#include "runtime/exec/arena/arena_view.h"
 #include "runtime/plan/check/access_table.h"
 #include "runtime/plan/check/stay_tracker.h"
 #include "runtime/plan/step_plan.h"

@@ -1,4 +1,4 @@
-#include "runtime/exec/shadow.h"
+#include "runtime/exec/checked/shadow.h"
 
 #include <fmt/core.h>
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/comm_set.h"
-#include "runtime/exec/progress.h"
+#include "runtime/exec/observe/progress.h"
 
 namespace millrace {
 
