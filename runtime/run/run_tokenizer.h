@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/config/config.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace millrace {
 

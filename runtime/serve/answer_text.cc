@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "runtime/serve/served_text.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/unicode/unicode.h"
 
 namespace millrace {
 namespace {

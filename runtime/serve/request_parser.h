@@ -22,7 +22,7 @@
 
 #include "runtime/infer/token_model.h"
 #include "runtime/serve/api_error.h"
-#include "runtime/text/chat_template.h"
+#include "runtime/text/chat/chat_template.h"
 
 namespace millrace {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/unicode/unicode.h"
 
 namespace millrace {
 namespace {

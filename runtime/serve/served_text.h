@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/text/chat_template.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/chat/chat_template.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace millrace {
 

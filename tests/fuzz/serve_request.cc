@@ -14,7 +14,7 @@
 #include "runtime/serve/answer_text.h"
 #include "runtime/serve/request_parser.h"
 #include "runtime/serve/served_text.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/unicode/unicode.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace millrace;

@@ -1,13 +1,13 @@
 // A tokenizer.json and a text: two parts of an input. What is refused is refused by name; what is
 // accepted encodes any text, in one piece or in several, to ids of the vocabulary.
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 #include <string>
 #include <vector>
 
-#include "runtime/text/nfc.h"
-#include "runtime/text/token_stream.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/tokenizer/token_stream.h"
+#include "runtime/text/unicode/nfc.h"
+#include "runtime/text/unicode/unicode.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace millrace;

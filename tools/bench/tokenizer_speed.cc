@@ -14,8 +14,8 @@
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/input_file.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 using namespace millrace;
 

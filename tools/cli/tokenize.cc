@@ -13,7 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/token_files.h"
-#include "runtime/text/tokenize_job.h"
+#include "runtime/text/tokenize/tokenize_job.h"
 #include "tools/cli/console.h"
 #include "tools/cli/progress_bar.h"
 #include "tools/cli/verbs.h"

@@ -7,7 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/run/run_tokenizer.h"
-#include "runtime/text/text_encoder.h"
+#include "runtime/text/tokenizer/text_encoder.h"
 
 namespace millrace {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "runtime/config/config.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tools/cli/text.h"
 
 namespace millrace {

@@ -1,6 +1,6 @@
-"""Writes runtime/text/unicode_ranges.cc, nfc_pairs.cc and nfc_marks.cc from Unicode's data.
+"""Writes runtime/text/unicode/unicode_ranges.cc, nfc_pairs.cc and nfc_marks.cc from Unicode's data.
 
-  pip install unicodedataplus==16.0.0.post1; python3 tools/text/unicode_tables.py runtime/text
+  pip install unicodedataplus==16.0.0.post1; python3 tools/text/unicode_tables.py runtime/text/unicode
 
 Classes are those of Unicode 16, which PyPI's tokenizers, tiktoken and regex have in 2026. Normalization is that of
 Unicode 9 on purpose: tokenizers normalizes with a crate of that age (unicode-normalization-alignments), and ids are
@@ -37,7 +37,7 @@ def decomposition(code):
 def write(path, what, arrays):
     with open(path, 'w', encoding='ascii') as f:
         f.write('// Written by tools/text/unicode_tables.py; do not edit. %s\n' % what)
-        f.write('#include "runtime/text/unicode_tables.h"\n\nnamespace millrace {\n\n// clang-format off\n')
+        f.write('#include "runtime/text/unicode/unicode_tables.h"\n\nnamespace millrace {\n\n// clang-format off\n')
         for name, values in arrays:
             f.write('const uint32_t %s[] = {\n' % name)
             line = ''

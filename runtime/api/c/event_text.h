@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "runtime/api/c/millrace.h"
-#include "runtime/text/token_stream.h"
+#include "runtime/text/tokenizer/token_stream.h"
 
 namespace millrace {
 

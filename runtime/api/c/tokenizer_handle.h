@@ -4,8 +4,8 @@
 #include <mutex>
 #include <string>
 
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 struct mr_tokenizer {
   explicit mr_tokenizer(const std::string& path)

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 namespace millrace {
 namespace {

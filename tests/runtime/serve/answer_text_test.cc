@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/serve/served_text.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/unicode/unicode.h"
 
 namespace millrace {
 namespace {

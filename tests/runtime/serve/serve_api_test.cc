@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "runtime/serve/completion_reply.h"
-#include "runtime/text/byte_alphabet.h"
+#include "runtime/text/bpe/byte_alphabet.h"
 #include "tests/runtime/infer/checking_token_model.h"
 
 namespace millrace {

@@ -1,11 +1,11 @@
-#include "runtime/text/bpe_trainer.h"
+#include "runtime/text/bpe/bpe_trainer.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
 
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/text/golden.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/text/chat_mask.h"
+#include "runtime/text/chat/chat_mask.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-#include "runtime/text/chat_template.h"
+#include "runtime/text/chat/chat_template.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/token_stream.h"
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/token_stream.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 using namespace millrace;
 

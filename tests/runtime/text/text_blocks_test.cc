@@ -1,4 +1,4 @@
-#include "runtime/text/text_blocks.h"
+#include "runtime/text/tokenize/text_blocks.h"
 
 #include <zlib.h>
 #include <zstd.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/text/ordered_work.h"
+#include "runtime/text/tokenize/ordered_work.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 

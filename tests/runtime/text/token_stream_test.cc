@@ -1,4 +1,4 @@
-#include "runtime/text/token_stream.h"
+#include "runtime/text/tokenizer/token_stream.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -1,4 +1,4 @@
-#include "runtime/text/token_walk.h"
+#include "runtime/text/bpe/token_walk.h"
 
 #include <algorithm>
 #include <array>
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/text/byte_trie.h"
-#include "runtime/text/merge_borders.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/tokenizer.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/bpe/byte_trie.h"
+#include "runtime/text/bpe/merge_borders.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/tokenizer/tokenizer.h"
+#include "runtime/text/unicode/unicode.h"
 #include "tests/runtime/text/golden.h"
 
 namespace millrace {

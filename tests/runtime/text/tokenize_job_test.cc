@@ -1,4 +1,4 @@
-#include "runtime/text/tokenize_job.h"
+#include "runtime/text/tokenize/tokenize_job.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 
 #include "runtime/data/input_file.h"
 #include "runtime/data/token_files.h"
-#include "runtime/text/chat_mask.h"
+#include "runtime/text/chat/chat_mask.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/runtime/text/golden.h"

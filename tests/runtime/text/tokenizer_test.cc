@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer.h"
+#include "runtime/text/tokenizer/tokenizer.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "runtime/data/hash.h"
-#include "runtime/text/text_encoder.h"
-#include "runtime/text/unicode.h"
+#include "runtime/text/tokenizer/text_encoder.h"
+#include "runtime/text/unicode/unicode.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/text/golden.h"
 
