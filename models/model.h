@@ -47,7 +47,7 @@ struct ModelOptions : ModelShape {
   }
   int64_t expert_ranks() const { return expert * (experts_over_tensor ? tensor : 1); }
   // Of their receive buffers: rows over those of even loads; 0: room for all. In steps of training
-  // alone, which can be undone (nodes/expert_exchange.h).
+  // alone, which can be undone (nodes/moe/expert_exchange.h).
   double receive_capacity = 0;
 
   LossOptions loss;

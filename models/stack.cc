@@ -9,13 +9,13 @@
 #include "models/blocks/moe.h"
 #include "models/transformer.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/documents.h"
+#include "runtime/plan/nodes/attention/documents.h"
+#include "runtime/plan/nodes/attention/rope.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
 #include "runtime/plan/nodes/linear.h"
+#include "runtime/plan/nodes/moe/router.h"
 #include "runtime/plan/nodes/norm.h"
-#include "runtime/plan/nodes/rope.h"
-#include "runtime/plan/nodes/router.h"
 
 namespace millrace {
 namespace {

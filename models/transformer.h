@@ -8,7 +8,7 @@
 
 #include "models/model.h"
 #include "runtime/plan/layout/model_spec.h"
-#include "runtime/plan/nodes/heads.h"
+#include "runtime/plan/nodes/attention/heads.h"
 
 namespace millrace {
 

@@ -1,9 +1,9 @@
 #include "models/blocks/attention.h"
 
 #include "models/transformer.h"
-#include "runtime/plan/nodes/attention.h"
-#include "runtime/plan/nodes/head_norm.h"
-#include "runtime/plan/nodes/rope.h"
+#include "runtime/plan/nodes/attention/attention.h"
+#include "runtime/plan/nodes/attention/head_norm.h"
+#include "runtime/plan/nodes/attention/rope.h"
 
 namespace millrace {
 

@@ -4,9 +4,9 @@
 
 #include "models/transformer.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/nodes/gated_norm.h"
-#include "runtime/plan/nodes/mamba_conv.h"
-#include "runtime/plan/nodes/ssd_scan.h"
+#include "runtime/plan/nodes/mamba/gated_norm.h"
+#include "runtime/plan/nodes/mamba/mamba_conv.h"
+#include "runtime/plan/nodes/mamba/ssd_scan.h"
 
 namespace millrace {
 namespace {

@@ -8,11 +8,11 @@
 #include "runtime/base/error.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/dispatch.h"
-#include "runtime/plan/nodes/expert_activation.h"
-#include "runtime/plan/nodes/expert_exchange.h"
-#include "runtime/plan/nodes/grouped_linear.h"
-#include "runtime/plan/nodes/router.h"
+#include "runtime/plan/nodes/moe/dispatch.h"
+#include "runtime/plan/nodes/moe/expert_activation.h"
+#include "runtime/plan/nodes/moe/expert_exchange.h"
+#include "runtime/plan/nodes/moe/grouped_linear.h"
+#include "runtime/plan/nodes/moe/router.h"
 
 namespace millrace {
 namespace {

@@ -6,9 +6,9 @@
 //   moe.shared.up.weight       [shared_width, d_model], with shared_width; gated as above
 //   moe.shared.down.weight     [d_model, shared_width]
 //
-// Ranks along the expert axis have E/n experts each, and exchange rows (nodes/expert_exchange.h).
-// Along the tensor axis each has the same experts and routes its own rows between blocks; the
-// shared expert is split as an MLP is.
+// Ranks along the expert axis have E/n experts each, and exchange rows
+// (nodes/moe/expert_exchange.h). Along the tensor axis each has the same experts and routes its own
+// rows between blocks; the shared expert is split as an MLP is.
 #pragma once
 
 #include <vector>
@@ -18,7 +18,7 @@
 namespace millrace {
 
 std::vector<ParamSpec> MoeParams(const MoeShape& shape, const BranchContext& context);
-// Appends to `stats`, if given, what the shape's auxiliary loss looks at (nodes/router.h).
+// Appends to `stats`, if given, what the shape's auxiliary loss looks at (nodes/moe/router.h).
 ValueId EmitMoe(ForwardBuilder& b, ValueId x, const MoeShape& shape, const BranchContext& context,
                 std::vector<ValueId>* stats);
 

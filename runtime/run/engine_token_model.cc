@@ -4,7 +4,7 @@
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 #include "runtime/run/host_sampler.h"
 #include "runtime/run/inference_plans.h"
 

@@ -8,13 +8,13 @@
 
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
+#include "runtime/plan/nodes/attention/head_norm.h"
+#include "runtime/plan/nodes/attention/rope.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
-#include "runtime/plan/nodes/head_norm.h"
 #include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
-#include "runtime/plan/nodes/rope.h"
 
 namespace millrace::test {
 namespace {

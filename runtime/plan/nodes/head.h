@@ -9,7 +9,7 @@
 // kNextLogitsNode  in: x, weight                   out: logits of the last rows, as many as it has:
 //                  as the loss sees them. Ranks along tensor form columns each, of their rows of
 //                  the weight, and gather them. A kSampleNode behind it draws from them, by
-//                  infer/sampling (cached_rows.h).
+//                  infer/sampling (attention/cached_rows.h).
 // kTokenLossesNode in: x, weight, targets          out: "token_losses", f64: the terms of the loss,
 //                  with its bits, of all rows of a data rank on each of its ranks: [n, B, T/n] of
 //                  n ranks along context, rank by rank (run/score.h). 0: not counted.

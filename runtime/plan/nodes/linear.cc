@@ -6,7 +6,7 @@
 #include "runtime/plan/lower/strips.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 #include "runtime/plan/nodes/exchange.h"
 
 namespace millrace {

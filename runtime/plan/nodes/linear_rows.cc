@@ -5,7 +5,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 #include "runtime/plan/nodes/exchange.h"
 #include "runtime/plan/nodes/linear.h"
 

@@ -1,5 +1,5 @@
 // Which bytes attention moves where sequences are split over ranks.
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 
 #include <catch2/catch.hpp>
 #include <variant>

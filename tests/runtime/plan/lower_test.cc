@@ -12,7 +12,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/activation.h"
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/head.h"
 #include "runtime/plan/nodes/linear.h"

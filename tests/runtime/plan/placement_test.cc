@@ -13,7 +13,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/nodes/activation.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 #include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"
 

@@ -5,7 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 #include "runtime/plan/nodes/embedding.h"
 #include "runtime/plan/nodes/linear.h"
 #include "runtime/plan/nodes/norm.h"

@@ -26,7 +26,7 @@
 #include <string>
 
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/dispatch.h"
+#include "runtime/plan/nodes/moe/dispatch.h"
 
 namespace millrace {
 

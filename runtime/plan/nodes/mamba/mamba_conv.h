@@ -13,7 +13,7 @@
 #include <string>
 
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/mamba_rows.h"
+#include "runtime/plan/nodes/mamba/mamba_rows.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/expert_exchange.h"
+#include "runtime/plan/nodes/moe/expert_exchange.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/dispatch.h"
+#include "runtime/plan/nodes/moe/dispatch.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/expert_activation.h"
+#include "runtime/plan/nodes/moe/expert_activation.h"
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/heads.h"
+#include "runtime/plan/nodes/attention/heads.h"
 
 namespace millrace {
 

@@ -1,11 +1,11 @@
-#include "runtime/plan/nodes/rope.h"
+#include "runtime/plan/nodes/attention/rope.h"
 
 #include <fmt/core.h>
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/router.h"
+#include "runtime/plan/nodes/moe/router.h"
 
 #include <utility>
 

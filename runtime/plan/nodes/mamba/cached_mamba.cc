@@ -1,9 +1,9 @@
-#include "runtime/plan/nodes/cached_mamba.h"
+#include "runtime/plan/nodes/mamba/cached_mamba.h"
 
 #include <utility>
 
 #include "runtime/plan/lower/lowering.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 
 namespace millrace {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "kernels/ops/moe_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/router.h"
+#include "runtime/plan/nodes/moe/router.h"
 
 namespace millrace {
 

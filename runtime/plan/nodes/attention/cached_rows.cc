@@ -1,8 +1,8 @@
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 
 #include "kernels/ops/sample_ops.h"
 #include "runtime/plan/lower/lowering.h"
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 
 namespace millrace {
 namespace {

@@ -1,10 +1,10 @@
-#include "runtime/plan/nodes/mamba_conv.h"
+#include "runtime/plan/nodes/mamba/mamba_conv.h"
 
 #include "kernels/ops/mamba_ops.h"
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/cached_mamba.h"
+#include "runtime/plan/nodes/mamba/cached_mamba.h"
 
 namespace millrace {
 namespace {

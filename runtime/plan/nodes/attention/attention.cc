@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/attention.h"
+#include "runtime/plan/nodes/attention/attention.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/nodes/add.h"
-#include "runtime/plan/nodes/cached_rows.h"
+#include "runtime/plan/nodes/attention/cached_rows.h"
 
 // With sequences split over ranks (context): keys and values of all ranks are gathered for the op
 // and their gradients summed behind it. They are columns of the fused rows, so they are copied to

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/dispatch.h"
+#include "runtime/plan/nodes/moe/dispatch.h"
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"

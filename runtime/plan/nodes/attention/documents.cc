@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/documents.h"
+#include "runtime/plan/nodes/attention/documents.h"
 
 #include "runtime/plan/lower/lowering.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/mamba_rows.h"
+#include "runtime/plan/nodes/mamba/mamba_rows.h"
 
 #include "runtime/base/error.h"
 

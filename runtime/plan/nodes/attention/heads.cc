@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/heads.h"
+#include "runtime/plan/nodes/attention/heads.h"
 
 #include "runtime/base/error.h"
 

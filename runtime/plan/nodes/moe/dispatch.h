@@ -16,7 +16,7 @@
 #include <string>
 
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/router.h"
+#include "runtime/plan/nodes/moe/router.h"
 
 namespace millrace {
 

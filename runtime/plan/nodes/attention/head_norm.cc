@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/head_norm.h"
+#include "runtime/plan/nodes/attention/head_norm.h"
 
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lowering.h"

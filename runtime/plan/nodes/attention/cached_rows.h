@@ -19,7 +19,7 @@
 
 #include "kernels/ops/model_ops.h"
 #include "runtime/plan/graph/forward_builder.h"
-#include "runtime/plan/nodes/heads.h"
+#include "runtime/plan/nodes/attention/heads.h"
 
 namespace millrace {
 

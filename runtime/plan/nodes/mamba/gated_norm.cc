@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/gated_norm.h"
+#include "runtime/plan/nodes/mamba/gated_norm.h"
 
 #include "kernels/ops/mamba_ops.h"
 #include "runtime/plan/graph/gradients.h"

@@ -1,4 +1,4 @@
-#include "runtime/plan/nodes/grouped_linear.h"
+#include "runtime/plan/nodes/moe/grouped_linear.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
