@@ -1,6 +1,6 @@
 // The token batches of a run: which windows a step reads, in the order that every world size
-// shares. Of several sources each has an order of its own, and a blend (runtime/data/blend.h) says
-// which one a sample is from.
+// shares. Of several sources each has an order of its own, and a blend
+// (runtime/data/tokens/blend.h) says which one a sample is from.
 //
 // Threads  One at a time.
 #pragma once
@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/data/blend.h"
-#include "runtime/data/sample_order.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/blend.h"
+#include "runtime/data/tokens/sample_order.h"
+#include "runtime/data/tokens/token_source.h"
 
 namespace millrace {
 

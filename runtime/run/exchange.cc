@@ -14,8 +14,8 @@
 #include "models/huggingface/config_json.h"
 #include "models/huggingface/tensors.h"
 #include "runtime/base/error.h"
-#include "runtime/data/safetensors_folder.h"
-#include "runtime/data/safetensors_writer.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_writer.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/exchange_config.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 
 namespace millrace {
 

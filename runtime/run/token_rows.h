@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/config/config.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/run/batcher.h"
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/checkpoint_manifest.h"
-#include "runtime/data/checkpoint_reader.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_reader.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/hash.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/runtime/data/temp_dir.h"

@@ -2,7 +2,7 @@
 // of a window (1), which files there are (1: a second file of ids, a mask of the first, one of the
 // second), and the sizes of the first ids, the first mask and the second ids (2 each). These files
 // follow; the rest is the second mask.
-#include "runtime/data/loss_mask.h"
+#include "runtime/data/tokens/loss_mask.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/token_files.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_files.h"
+#include "runtime/data/tokens/token_source.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/runtime/data/temp_dir.h"
 

@@ -1,5 +1,5 @@
 // The index of a Megatron dataset. The first three bytes are the size of the .bin.
-#include "runtime/data/megatron_index.h"
+#include "runtime/data/tokens/megatron_index.h"
 
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 // A safetensors file, whole.
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 
 #include <algorithm>
 #include <map>

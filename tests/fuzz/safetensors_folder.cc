@@ -1,6 +1,6 @@
 // model.safetensors.index.json of a folder that has a.safetensors (tensors "a" and "shared") and
 // b.safetensors ("b"), beside a folder of which nothing may be read.
-#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 
 #include <filesystem>
 #include <optional>

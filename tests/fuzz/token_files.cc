@@ -1,13 +1,13 @@
 // A file of text or tokens. The first four bytes choose how it is read: vocabulary (2), length of a
 // window (1), kind (1).
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace millrace;

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"

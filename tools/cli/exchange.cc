@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/config/load.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/run_tokenizer.h"

@@ -10,11 +10,11 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/data/checkpoint_manifest.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/input_file.h"
-#include "runtime/data/safetensors.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/safetensors/safetensors.h"
+#include "runtime/data/tokens/token_source.h"
 #include "tools/cli/console.h"
 #include "tools/cli/verbs.h"
 

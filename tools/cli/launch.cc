@@ -15,7 +15,7 @@
 #include "runtime/api/backend.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
 #include "runtime/data/run_lock.h"
 #include "runtime/run/exchange.h"

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/infer/token_model.h"
 #include "runtime/run/engine_token_model.h"
 #include "runtime/run/inference_plans.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "runtime/text/tokenize/tokenize_job.h"
 #include "tools/cli/console.h"
 #include "tools/cli/progress_bar.h"

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
 #include "runtime/record/report/recorded_timeline.h"
 #include "runtime/record/run_folder.h"

@@ -11,7 +11,7 @@
 #include "comm/agree.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/hash.h"
 #include "runtime/run/checkpoint/load_checkpoint.h"
 #include "runtime/run/checkpoint/saved_state.h"

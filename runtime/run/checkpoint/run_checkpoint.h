@@ -1,6 +1,6 @@
 // A run's state from run.dir/checkpoints: what a saved state must match, and how another world size
 // reads it. Saving is run_saver.h's; the folder format, checksums and atomic publication are
-// runtime/data/checkpoint_store.h's.
+// runtime/data/checkpoint/checkpoint_store.h's.
 //
 // Bits     Resuming at the same mesh restores every bit: master weights, moments, step scalars,
 //          counters. Another mesh or precision loads the same logical values; counters then begin

@@ -1,5 +1,6 @@
 // Saves a run's state into run.dir/checkpoints while training goes on. Reading it back is
-// run_checkpoint.h's, the folder format and its crash safety runtime/data/checkpoint_writer.h's.
+// run_checkpoint.h's, the folder format and its crash safety
+// runtime/data/checkpoint/checkpoint_writer.h's.
 //
 // Order    Begin copies the state into host memory: that is all that steps wait for. A thread of
 //          each writing rank then hashes, writes and syncs its file. Once every rank's is durable,
@@ -26,8 +27,8 @@
 #include <string_view>
 
 #include "runtime/base/error.h"
-#include "runtime/data/checkpoint_store.h"
-#include "runtime/data/checkpoint_writer.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_writer.h"
 #include "runtime/data/file_system.h"
 #include "runtime/run/checkpoint/background_job.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"

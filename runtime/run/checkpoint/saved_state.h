@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 #include "runtime/exec/engine.h"
 
 namespace millrace {

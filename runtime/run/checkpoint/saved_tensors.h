@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/checkpoint_reader.h"
+#include "runtime/data/checkpoint/checkpoint_reader.h"
 #include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {

@@ -2,7 +2,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/eval_spec.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "runtime/run/eval/hellaswag.h"
 #include "runtime/run/eval/perplexity.h"
 

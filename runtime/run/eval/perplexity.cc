@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "runtime/run/eval/continuation.h"
 #include "runtime/run/eval/json_lines.h"
 #include "runtime/run/eval/python_text.h"

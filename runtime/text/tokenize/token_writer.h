@@ -1,7 +1,7 @@
-// Token files in llm.c's format (runtime/data/token_files.h), a numbered series of them in a
+// Token files in llm.c's format (runtime/data/tokens/token_files.h), a numbered series of them in a
 // folder: tokens_000000.bin, ... The header has the tokenizer's stamp, so that a run can see that
 // ids are its own tokenizer's. Beside each may be a mask of its targets, tokens_000000.mask
-// (runtime/data/loss_mask.h).
+// (runtime/data/tokens/loss_mask.h).
 //
 // A file has another name until it is whole and durable, and its mask, which is there first: what
 // tokens_*.bin there is may be read.
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/data/file_system.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 
 namespace millrace {
 

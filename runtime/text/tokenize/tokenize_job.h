@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "runtime/data/file_system.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "runtime/text/tokenize/document_encoder.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 

@@ -8,9 +8,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/input_file.h"
-#include "runtime/data/loss_mask.h"
 #include "runtime/data/strict_json.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/loss_mask.h"
+#include "runtime/data/tokens/token_files.h"
 
 namespace millrace {
 namespace {

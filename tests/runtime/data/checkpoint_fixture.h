@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/checkpoint_reader.h"
-#include "runtime/data/checkpoint_store.h"
-#include "runtime/data/checkpoint_writer.h"
+#include "runtime/data/checkpoint/checkpoint_reader.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_writer.h"
 #include "tests/runtime/data/faulty_file_system.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "runtime/data/hash.h"
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 #include "tests/runtime/data/checkpoint_fixture.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"

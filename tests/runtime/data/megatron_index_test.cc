@@ -1,11 +1,11 @@
-#include "runtime/data/megatron_index.h"
+#include "runtime/data/tokens/megatron_index.h"
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json.h"
-#include "runtime/data/token_files.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_files.h"
+#include "runtime/data/tokens/token_source.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"
 #include "tests/runtime/data/temp_dir.h"

@@ -1,11 +1,11 @@
 // Folders of safetensors files: what an index may say, and that it leads nowhere else.
-#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <vector>
 
-#include "runtime/data/safetensors_writer.h"
+#include "runtime/data/safetensors/safetensors_writer.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 

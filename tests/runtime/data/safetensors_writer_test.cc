@@ -1,4 +1,4 @@
-#include "runtime/data/safetensors_writer.h"
+#include "runtime/data/safetensors/safetensors_writer.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
-#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 

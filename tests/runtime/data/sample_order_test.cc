@@ -1,4 +1,4 @@
-#include "runtime/data/sample_order.h"
+#include "runtime/data/tokens/sample_order.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"
 #include "tests/runtime/data/temp_dir.h"

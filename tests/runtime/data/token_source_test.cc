@@ -1,4 +1,4 @@
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 
 #include <sys/stat.h>
 
@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 

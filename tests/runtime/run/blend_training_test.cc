@@ -12,8 +12,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
-#include "runtime/data/blend.h"
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
+#include "runtime/data/tokens/blend.h"
 #include "runtime/run/training.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"

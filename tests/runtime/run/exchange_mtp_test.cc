@@ -6,7 +6,7 @@
 
 #include "models/huggingface/config_json.h"
 #include "runtime/base/error.h"
-#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/exchange.h"
 #include "tests/runtime/data/temp_dir.h"

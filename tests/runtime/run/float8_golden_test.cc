@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 #include "tests/runtime/run/golden_data.h"
 
 namespace millrace {

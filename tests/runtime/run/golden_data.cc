@@ -8,7 +8,7 @@
 
 #include "models/huggingface/tensors.h"
 #include "runtime/base/error.h"
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/exchange.h"
 #include "tests/support/ranks.h"

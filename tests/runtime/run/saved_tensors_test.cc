@@ -5,7 +5,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "runtime/data/checkpoint_writer.h"
+#include "runtime/data/checkpoint/checkpoint_writer.h"
 #include "runtime/plan/layout/param_init.h"
 #include "runtime/plan/layout/param_runs.h"
 #include "tests/runtime/data/temp_dir.h"

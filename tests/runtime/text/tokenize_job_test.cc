@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/data/input_file.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 #include "runtime/text/chat/chat_mask.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"

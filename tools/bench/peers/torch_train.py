@@ -4,7 +4,7 @@
   python3 tools/bench/peers/torch_train.py CONFIG --weights FOLDER --out losses.jsonl [--steps N] [--seconds S] [--compile] [--fp32 | --bf16]
 
 GPT-2 only, data.kind text with one file in data.path, one GPU. Model of transformers; AdamW, schedule, clipping and batches follow CONFIG as
-Millrace defines them (sample order: runtime/data/sample_order.h). bf16 under autocast (weights, residual stream and norms stay fp32) unless --bf16, where the whole model computes in a bf16 copy of fp32 weights as
+Millrace defines them (sample order: runtime/data/tokens/sample_order.h). bf16 under autocast (weights, residual stream and norms stay fp32) unless --bf16, where the whole model computes in a bf16 copy of fp32 weights as
 FSDP2's mixed precision and Millrace do, or --fp32, where TF32 is off.
 Writes a JSON line per step: step, loss, step_ms. Needs torch and transformers.
 """

@@ -1,4 +1,4 @@
-#include "runtime/data/safetensors_folder.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 
 #include <filesystem>
 #include <nlohmann/json.hpp>

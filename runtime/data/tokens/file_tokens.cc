@@ -1,4 +1,4 @@
-#include "runtime/data/file_tokens.h"
+#include "runtime/data/tokens/file_tokens.h"
 
 #include <algorithm>
 #include <filesystem>

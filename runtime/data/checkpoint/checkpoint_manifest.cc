@@ -1,4 +1,4 @@
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 
 #include <fmt/core.h>
 
@@ -8,7 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/input_file.h"
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 #include "runtime/data/strict_json.h"
 
 namespace millrace {

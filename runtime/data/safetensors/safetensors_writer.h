@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "runtime/data/file_system.h"
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/data/megatron_index.h"
+#include "runtime/data/tokens/megatron_index.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/token_source.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
-#include "runtime/data/file_tokens.h"
 #include "runtime/data/hash.h"
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/file_tokens.h"
+#include "runtime/data/tokens/token_files.h"
 
 namespace millrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/data/input_file.h"
-#include "runtime/data/megatron_index.h"
+#include "runtime/data/tokens/megatron_index.h"
 
 namespace millrace {
 

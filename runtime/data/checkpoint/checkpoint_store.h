@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 #include "runtime/data/file_system.h"
 
 namespace millrace {

@@ -1,4 +1,4 @@
-#include "runtime/data/megatron_documents.h"
+#include "runtime/data/tokens/megatron_documents.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/data/safetensors_writer.h"
+#include "runtime/data/safetensors/safetensors_writer.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "runtime/data/loss_mask.h"
+#include "runtime/data/tokens/loss_mask.h"
 
 #include <algorithm>
 #include <string_view>

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 #include "runtime/data/input_file.h"
 
 namespace millrace {

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/loss_mask.h"
-#include "runtime/data/megatron_documents.h"
-#include "runtime/data/token_files.h"
-#include "runtime/data/token_source.h"
+#include "runtime/data/tokens/loss_mask.h"
+#include "runtime/data/tokens/megatron_documents.h"
+#include "runtime/data/tokens/token_files.h"
+#include "runtime/data/tokens/token_source.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/data/checkpoint_reader.h"
+#include "runtime/data/checkpoint/checkpoint_reader.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 
 #include <algorithm>
 #include <array>

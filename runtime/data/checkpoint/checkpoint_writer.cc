@@ -1,4 +1,4 @@
-#include "runtime/data/checkpoint_writer.h"
+#include "runtime/data/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/input_file.h"
-#include "runtime/data/safetensors.h"
+#include "runtime/data/safetensors/safetensors.h"
 
 namespace millrace {
 namespace {

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
-#include "runtime/data/checkpoint_manifest.h"
+#include "runtime/data/checkpoint/checkpoint_manifest.h"
 #include "runtime/data/file_system.h"
 #include "runtime/data/hash.h"
 

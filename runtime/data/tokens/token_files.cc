@@ -1,4 +1,4 @@
-#include "runtime/data/token_files.h"
+#include "runtime/data/tokens/token_files.h"
 
 #include <sys/stat.h>
 

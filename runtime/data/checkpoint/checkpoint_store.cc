@@ -1,4 +1,4 @@
-#include "runtime/data/checkpoint_store.h"
+#include "runtime/data/checkpoint/checkpoint_store.h"
 
 #include <fcntl.h>
 #include <unistd.h>

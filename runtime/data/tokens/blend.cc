@@ -1,4 +1,4 @@
-#include "runtime/data/blend.h"
+#include "runtime/data/tokens/blend.h"
 
 #include <algorithm>
 #include <cmath>
