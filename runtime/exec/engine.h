@@ -1,5 +1,5 @@
 // One rank's training state and the plans that act on it: one arena, one layout, executors. No
-// data, no files, no loop (runtime/run/training.h).
+// data, no files, no loop (runtime/run/training/training.h).
 //
 // States are written from outside only through what is below; where a plan would find one that is
 // not valid any more, the engine runs the plan's prologue first by itself (check/seams.h).

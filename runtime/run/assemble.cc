@@ -12,7 +12,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/plan/schedule/allocator_table.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/inference_plans.h"
 
 namespace millrace {
 namespace {

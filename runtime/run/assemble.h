@@ -29,7 +29,7 @@ struct BackendTraits {
 
 // Plans by name: "train", "eval" (one microbatch), "generate" (the logits of one token), "score"
 // (the losses of a microbatch's tokens), "score_likeliest" (and the likeliest ones in their
-// places), and "inference", which is several (inference_plans.h).
+// places), and "inference", which is several (generate/inference_plans.h).
 using PlanSelection = std::vector<std::string>;
 // A training step with room for all rows that experts may receive: comes with "train" where that
 // has less (model.moe.receive_capacity).

@@ -8,8 +8,8 @@
 #include "runtime/config/enum_names.h"
 #include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/exchange.h"
-#include "runtime/run/host_sampler.h"
+#include "runtime/run/generate/host_sampler.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "runtime/run/memory_use.h"
 #include "runtime/watch/watchdog.h"
 

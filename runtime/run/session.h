@@ -21,8 +21,8 @@
 #include "runtime/record/run_environment.h"
 #include "runtime/record/source_figures.h"
 #include "runtime/run/assemble.h"
-#include "runtime/run/batcher.h"
-#include "runtime/run/run_data.h"
+#include "runtime/run/data/batcher.h"
+#include "runtime/run/data/run_data.h"
 #include "runtime/run/tuning.h"
 
 namespace millrace {

@@ -6,8 +6,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/run/data/token_rows.h"
 #include "runtime/run/session.h"
-#include "runtime/run/token_rows.h"
 
 namespace millrace {
 

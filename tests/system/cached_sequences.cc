@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/inference_plans.h"
 
 namespace millrace::test {
 

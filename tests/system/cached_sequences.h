@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/run/engine_token_model.h"
+#include "runtime/run/generate/engine_token_model.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "runtime/run/batcher.h"
+#include "runtime/run/data/batcher.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

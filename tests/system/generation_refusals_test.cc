@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/inference_plans.h"
 #include "tests/system/cached_sequences.h"
 
 namespace millrace::test {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/run/host_sampler.h"
-#include "runtime/run/inference_plans.h"
-#include "runtime/run/score.h"
+#include "runtime/run/eval/score.h"
+#include "runtime/run/generate/host_sampler.h"
+#include "runtime/run/generate/inference_plans.h"
 #include "tests/system/cached_sequences.h"
 
 namespace millrace::test {

@@ -1,6 +1,6 @@
 // The terms of the loss, one by one: with the bits that evaluation and training sum, whatever the
 // family, and however ranks share sequences.
-#include "runtime/run/score.h"
+#include "runtime/run/eval/score.h"
 
 #include <bit>
 #include <catch2/catch.hpp>

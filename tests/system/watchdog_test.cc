@@ -16,7 +16,7 @@
 #include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
-#include "runtime/run/collective_fault.h"
+#include "runtime/run/faults/collective_fault.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/system/options.h"
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "runtime/run/score_tasks.h"
+#include "runtime/run/eval/score_tasks.h"
 
 namespace millrace {
 

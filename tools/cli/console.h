@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tools/cli/program_log.h"
 
 namespace millrace {

@@ -9,7 +9,7 @@
 #include "runtime/base/json.h"
 #include "runtime/config/eval_spec.h"
 #include "runtime/data/file_system.h"
-#include "runtime/run/score_tasks.h"
+#include "runtime/run/eval/score_tasks.h"
 #include "tools/cli/command.h"
 #include "tools/cli/use.h"
 

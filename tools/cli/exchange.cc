@@ -1,5 +1,5 @@
 // millrace import and export: Hugging Face folders.
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 
 #include <fmt/core.h>
 
@@ -13,8 +13,8 @@
 #include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
-#include "runtime/run/run_tokenizer.h"
-#include "runtime/run/training.h"
+#include "runtime/run/data/run_tokenizer.h"
+#include "runtime/run/training/training.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "runtime/data/faulting_file_system.h"
-#include "runtime/run/train_faults.h"
+#include "runtime/run/faults/train_faults.h"
 
 namespace millrace {
 
 inline constexpr const char* kFaultVariable = "MILLRACE_INJECT";
 
 // "STEP:RANK:" and then "loss", "tokens", "loader", "unit=NAME", "skip=NAME", "swap=NAME"
-// or "flip=NAME" (runtime/run/train_faults.h), several separated by commas; STEP counts
+// or "flip=NAME" (runtime/run/faults/train_faults.h), several separated by commas; STEP counts
 // from 1. Whether there is such a rank and unit is for Train to say. Error(kConfig) naming
 // the variable and the text.
 std::vector<TrainFault> ParseFaults(const std::string& text);

@@ -18,7 +18,7 @@
 #include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/restart_log.h"
 #include "runtime/data/run_lock.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "tools/cli/metrics_watch.h"
 #include "tools/cli/program_log.h"
 #include "tools/cli/this_program.h"

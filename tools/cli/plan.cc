@@ -21,7 +21,7 @@
 #include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/run/advise.h"
 #include "runtime/run/assemble.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -15,7 +15,7 @@
 #include "runtime/api/host_facts.h"
 #include "runtime/base/error.h"
 #include "runtime/run/assemble.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "runtime/run/one_configuration.h"
 #include "tools/cli/command.h"
 #include "tools/cli/parent_watch.h"

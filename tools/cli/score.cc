@@ -1,5 +1,5 @@
 // millrace score: log-probabilities of texts, as JSON lines.
-#include "runtime/run/score.h"
+#include "runtime/run/eval/score.h"
 
 #include <fmt/core.h>
 

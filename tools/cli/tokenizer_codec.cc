@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/run/run_tokenizer.h"
+#include "runtime/run/data/run_tokenizer.h"
 #include "runtime/text/tokenizer/text_encoder.h"
 
 namespace millrace {

@@ -11,7 +11,7 @@
 #include "runtime/base/mesh.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/record/step_figures.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tools/cli/command.h"
 #include "tools/cli/console.h"
 #include "tools/cli/fault.h"

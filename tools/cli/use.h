@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

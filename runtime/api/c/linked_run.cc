@@ -14,8 +14,8 @@
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/graph/model_flops.h"
-#include "runtime/run/exchange.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/inference_plans.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "runtime/run/one_configuration.h"
 
 namespace millrace {

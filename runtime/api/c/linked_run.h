@@ -21,7 +21,7 @@
 #include "runtime/api/c/millrace.h"
 #include "runtime/config/load.h"
 #include "runtime/infer/generate_all.h"
-#include "runtime/run/engine_token_model.h"
+#include "runtime/run/generate/engine_token_model.h"
 #include "runtime/run/session.h"
 
 namespace millrace {

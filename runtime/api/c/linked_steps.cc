@@ -12,9 +12,9 @@
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
-#include "runtime/run/call_record.h"
-#include "runtime/run/score.h"
-#include "runtime/run/token_rows.h"
+#include "runtime/run/data/token_rows.h"
+#include "runtime/run/eval/score.h"
+#include "runtime/run/training/call_record.h"
 
 namespace millrace {
 namespace {

@@ -11,8 +11,8 @@
 #include "runtime/data/run_lock.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
-#include "runtime/run/exchange.h"
-#include "runtime/run/training.h"
+#include "runtime/run/huggingface/exchange.h"
+#include "runtime/run/training/training.h"
 
 namespace millrace {
 namespace {

@@ -12,7 +12,7 @@
 //                  infer/sampling (attention/cached_rows.h).
 // kTokenLossesNode in: x, weight, targets          out: "token_losses", f64: the terms of the loss,
 //                  with its bits, of all rows of a data rank on each of its ranks: [n, B, T/n] of
-//                  n ranks along context, rank by rank (run/score.h). 0: not counted.
+//                  n ranks along context, rank by rank (run/eval/score.h). 0: not counted.
 //                  With kTokenScores also "likeliest", i32, likewise: the token of the largest
 //                  logit of each row, the lowest of equals; -1: a logit is not finite.
 #pragma once

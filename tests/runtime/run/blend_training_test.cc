@@ -14,7 +14,7 @@
 #include "runtime/config/load.h"
 #include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/tokens/blend.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"
 #include "tests/runtime/data/temp_dir.h"

@@ -8,7 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors/safetensors_folder.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/runtime/run/golden_data.h"
 

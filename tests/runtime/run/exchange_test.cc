@@ -1,6 +1,6 @@
 // Hugging Face folders in and out of a session: bits, ranks, files, and what is refused. The
 // reference folders are tests/golden/*/hf, written by transformers.
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/faulty_file_system.h"
 #include "tests/runtime/data/temp_dir.h"

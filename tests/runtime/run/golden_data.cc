@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors/safetensors.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 #include "tests/support/ranks.h"
 
 namespace millrace::test {

@@ -14,7 +14,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/exec/state_check.h"
-#include "runtime/run/train_faults.h"
+#include "runtime/run/faults/train_faults.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/run/training_run.h"
 #include "tests/support/ranks.h"

@@ -1,5 +1,5 @@
 // Tokens drawn on the host: which are left, and how often each is drawn.
-#include "runtime/run/host_sampler.h"
+#include "runtime/run/generate/host_sampler.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Which document each token is in, which targets count, and training on them.
-#include "runtime/run/token_rows.h"
+#include "runtime/run/data/token_rows.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/ranks.h"
 

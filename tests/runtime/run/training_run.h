@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "runtime/config/load.h"
-#include "runtime/run/train_faults.h"
-#include "runtime/run/training.h"
+#include "runtime/run/faults/train_faults.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/temp_dir.h"
 
 namespace millrace::test {

@@ -1,6 +1,6 @@
 // The training loop on in-process ranks: what it says about a step whose update was
 // skipped, and to a profiler.
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
-#include "runtime/run/call_record.h"
+#include "runtime/run/training/call_record.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/range_recorder.h"
 #include "tests/support/ranks.h"

@@ -17,7 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/config/load.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/ranks.h"
 

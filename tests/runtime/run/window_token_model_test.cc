@@ -1,12 +1,12 @@
 // A model without caches gives tokens the log-probabilities of the training forward.
-#include "runtime/run/window_token_model.h"
+#include "runtime/run/generate/window_token_model.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
-#include "runtime/run/score.h"
+#include "runtime/run/eval/score.h"
 #include "tests/support/ranks.h"
 
 namespace millrace {

@@ -11,8 +11,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
-#include "runtime/run/engine_token_model.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/engine_token_model.h"
+#include "runtime/run/generate/inference_plans.h"
 #include "tools/cli/command.h"
 
 namespace millrace {

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "runtime/base/error.h"
-#include "runtime/run/token_rows.h"
+#include "runtime/run/data/token_rows.h"
 
 namespace millrace {
 namespace {

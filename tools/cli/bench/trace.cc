@@ -7,7 +7,7 @@
 
 #include "runtime/base/quantile.h"
 #include "runtime/data/file_system.h"
-#include "runtime/run/step_trace.h"
+#include "runtime/run/training/step_trace.h"
 
 namespace millrace {
 namespace {

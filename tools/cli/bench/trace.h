@@ -1,5 +1,5 @@
-// bench --trace: a measured step of all ranks as a Chrome trace (runtime/run/step_trace.h), and
-// what its events cost.
+// bench --trace: a measured step of all ranks as a Chrome trace
+// (runtime/run/training/step_trace.h), and what its events cost.
 #pragma once
 
 #include <functional>

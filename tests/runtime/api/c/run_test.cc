@@ -9,7 +9,7 @@
 #include "comm/local/local_world.h"
 #include "runtime/api/backend.h"
 #include "runtime/config/load.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/api/c/linked.h"
 #include "tests/runtime/data/temp_dir.h"
 

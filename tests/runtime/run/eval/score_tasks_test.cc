@@ -1,6 +1,6 @@
 // Tasks scored by a session: what lm-eval has of the same model, at any batch and world, and within
 // a run.
-#include "runtime/run/score_tasks.h"
+#include "runtime/run/eval/score_tasks.h"
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@
 
 #include "runtime/base/json.h"
 #include "runtime/config/load.h"
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/ranks.h"

@@ -1,4 +1,4 @@
-#include "runtime/run/train_faults.h"
+#include "runtime/run/faults/train_faults.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "runtime/run/window_token_model.h"
+#include "runtime/run/generate/window_token_model.h"
 
 #include <algorithm>
 
 #include "kernels/ops/sample_ops.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/observe/progress.h"
-#include "runtime/run/host_sampler.h"
+#include "runtime/run/generate/host_sampler.h"
 
 namespace millrace {
 namespace {

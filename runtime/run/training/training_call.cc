@@ -4,8 +4,8 @@
 #include "runtime/record/roll_back_log.h"
 #include "runtime/record/run_environment.h"
 #include "runtime/record/run_history.h"
-#include "runtime/run/rebuilt_summary.h"
-#include "runtime/run/training_loop.h"
+#include "runtime/run/training/rebuilt_summary.h"
+#include "runtime/run/training/training_loop.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/run/lockstep.h"
+#include "runtime/run/generate/lockstep.h"
 
 #include <algorithm>
 #include <array>

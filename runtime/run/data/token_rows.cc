@@ -1,4 +1,4 @@
-#include "runtime/run/token_rows.h"
+#include "runtime/run/data/token_rows.h"
 
 #include <utility>
 

@@ -18,7 +18,7 @@
 #include "runtime/config/config.h"
 #include "runtime/data/tokens/token_source.h"
 #include "runtime/exec/step_inputs.h"
-#include "runtime/run/batcher.h"
+#include "runtime/run/data/batcher.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/inference_plans.h"
 
 #include <fmt/core.h>
 

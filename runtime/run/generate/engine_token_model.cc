@@ -1,12 +1,12 @@
-#include "runtime/run/engine_token_model.h"
+#include "runtime/run/generate/engine_token_model.h"
 
 #include <algorithm>
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/nodes/attention/cached_rows.h"
-#include "runtime/run/host_sampler.h"
-#include "runtime/run/inference_plans.h"
+#include "runtime/run/generate/host_sampler.h"
+#include "runtime/run/generate/inference_plans.h"
 
 namespace millrace {
 namespace {

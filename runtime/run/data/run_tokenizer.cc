@@ -1,4 +1,4 @@
-#include "runtime/run/run_tokenizer.h"
+#include "runtime/run/data/run_tokenizer.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "runtime/run/collective_fault.h"
+#include "runtime/run/faults/collective_fault.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "runtime/run/batcher.h"
+#include "runtime/run/data/batcher.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "runtime/run/step_trace.h"
+#include "runtime/run/training/step_trace.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/run/exchange_config.h"
+#include "runtime/run/huggingface/exchange_config.h"
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 #include "runtime/config/keys.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/input_file.h"
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 
 namespace millrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/run/training.h"
+#include "runtime/run/training/training.h"
 
 #include <chrono>
 
@@ -7,10 +7,10 @@
 #include "runtime/data/file_system.h"
 #include "runtime/exec/state_check.h"
 #include "runtime/record/run_folder.h"
-#include "runtime/run/rank_votes.h"
-#include "runtime/run/run_tokenizer.h"
-#include "runtime/run/token_rows.h"
-#include "runtime/run/training_loop.h"
+#include "runtime/run/data/run_tokenizer.h"
+#include "runtime/run/data/token_rows.h"
+#include "runtime/run/training/rank_votes.h"
+#include "runtime/run/training/training_loop.h"
 #include "runtime/watch/bad_step.h"
 
 namespace millrace {

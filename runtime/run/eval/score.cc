@@ -1,4 +1,4 @@
-#include "runtime/run/score.h"
+#include "runtime/run/eval/score.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/run/run_data.h"
+#include "runtime/run/data/run_data.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
-#include "runtime/run/run_tokenizer.h"
+#include "runtime/run/data/run_tokenizer.h"
 
 namespace millrace {
 namespace {

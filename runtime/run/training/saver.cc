@@ -1,4 +1,4 @@
-#include "runtime/run/saver.h"
+#include "runtime/run/training/saver.h"
 
 #include <fmt/core.h>
 

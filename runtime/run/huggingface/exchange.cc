@@ -1,4 +1,4 @@
-#include "runtime/run/exchange.h"
+#include "runtime/run/huggingface/exchange.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 #include "runtime/data/safetensors/safetensors_folder.h"
 #include "runtime/data/safetensors/safetensors_writer.h"
 #include "runtime/exec/logical_tensors.h"
-#include "runtime/run/exchange_config.h"
+#include "runtime/run/huggingface/exchange_config.h"
 
 namespace millrace {
 namespace {

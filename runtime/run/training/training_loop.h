@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "runtime/record/run_files.h"
-#include "runtime/run/call_record.h"
-#include "runtime/run/saver.h"
-#include "runtime/run/score_tasks.h"
-#include "runtime/run/step_trace.h"
-#include "runtime/run/training.h"
+#include "runtime/run/eval/score_tasks.h"
+#include "runtime/run/training/call_record.h"
+#include "runtime/run/training/saver.h"
+#include "runtime/run/training/step_trace.h"
+#include "runtime/run/training/training.h"
 #include "runtime/watch/guard.h"
 
 namespace millrace {

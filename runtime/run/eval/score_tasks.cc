@@ -1,4 +1,4 @@
-#include "runtime/run/score_tasks.h"
+#include "runtime/run/eval/score_tasks.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 
 #include "runtime/base/error.h"
 #include "runtime/config/eval_spec.h"
+#include "runtime/run/data/run_tokenizer.h"
 #include "runtime/run/eval/eval_tasks.h"
+#include "runtime/run/eval/score.h"
 #include "runtime/run/eval/tokenizer_codec.h"
-#include "runtime/run/run_tokenizer.h"
-#include "runtime/run/score.h"
 
 namespace millrace {
 

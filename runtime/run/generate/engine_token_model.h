@@ -19,7 +19,7 @@
 #include "runtime/config/config.h"
 #include "runtime/exec/engine.h"
 #include "runtime/infer/token_model.h"
-#include "runtime/run/lockstep.h"
+#include "runtime/run/generate/lockstep.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/run/host_sampler.h"
+#include "runtime/run/generate/host_sampler.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "runtime/run/rebuilt_summary.h"
+#include "runtime/run/training/rebuilt_summary.h"
 
 #include <fmt/format.h>
 
@@ -20,8 +20,8 @@
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/record/run_history.h"
 #include "runtime/record/summary.h"
-#include "runtime/run/call_record.h"
 #include "runtime/run/prediction.h"
+#include "runtime/run/training/call_record.h"
 
 namespace millrace {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "runtime/exec/engine.h"
 #include "runtime/record/step_observer.h"
-#include "runtime/run/collective_fault.h"
+#include "runtime/run/faults/collective_fault.h"
 
 namespace millrace {
 

@@ -1,4 +1,4 @@
-#include "runtime/run/call_record.h"
+#include "runtime/run/training/call_record.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "runtime/run/rank_votes.h"
+#include "runtime/run/training/rank_votes.h"
 
 #include <fmt/core.h>
 
