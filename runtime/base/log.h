@@ -1,6 +1,6 @@
 // What a run has to say to people besides its results. The library writes to no stream and keeps no
 // logger of its own: whoever uses it hands in a Log, which decides where messages go. The program's
-// is tools/cli/program_log.h. Without one (NoLog) nothing is said.
+// is tools/cli/terminal/program_log.h. Without one (NoLog) nothing is said.
 //
 // Threads  Any, at any time.
 // Errors   None: a message that cannot be kept is no reason to end a run.

@@ -1,6 +1,6 @@
 // A FileSystem that passes every call on to another one and makes some of them go wrong: a process
 // killed in the midst of it, a failing or full or slow disk. For tests, and for faults on request
-// (tools/cli/fault.h).
+// (tools/cli/train/fault.h).
 //
 // Threads  One at a time.
 #pragma once

@@ -1,5 +1,5 @@
-// run.dir/restarts.jsonl: what ended a supervised run (tools/cli/launch.cc) before it was done, and
-// when it went on. Two kinds of lines, in the order in which things happened:
+// run.dir/restarts.jsonl: what ended a supervised run (tools/cli/launch/launch.cc) before it was
+// done, and when it went on. Two kinds of lines, in the order in which things happened:
 //
 //   {"event": "failed", "time": "2026-11-20T10:15:00Z", "reason": "a rank was killed by SIGKILL",
 //    "exit_code": 137, "step": 20, "checkpoint": 18, "restarts": true}

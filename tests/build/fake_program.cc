@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/cli/launch_once.h"
+#include "tools/cli/launch/launch_once.h"
 #include "tools/launch/mpirun_words.h"
 #include "tools/launch/rank_command.h"
 #include "tools/launch/stop_requests.h"

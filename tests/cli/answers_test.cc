@@ -1,5 +1,5 @@
 // What `generate` prints where ranks draw other samples: all of it, in order, once.
-#include "tools/cli/answers.h"
+#include "tools/cli/use/answers.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
 // Where messages go: terminal, file, other ranks.
-#include "tools/cli/program_log.h"
+#include "tools/cli/terminal/program_log.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

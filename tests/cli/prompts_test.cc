@@ -1,4 +1,4 @@
-#include "tools/cli/prompts.h"
+#include "tools/cli/use/prompts.h"
 
 #include <catch2/catch.hpp>
 #include <fstream>

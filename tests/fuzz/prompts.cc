@@ -1,6 +1,6 @@
 // A file of prompts: what is accepted can be judged by any model's limits, and its text has its
 // tokens.
-#include "tools/cli/prompts.h"
+#include "tools/cli/use/prompts.h"
 
 #include <string_view>
 

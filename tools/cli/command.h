@@ -11,7 +11,7 @@
 #include "runtime/data/run_lock.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/run/session.h"
-#include "tools/cli/program_log.h"
+#include "tools/cli/terminal/program_log.h"
 #include "tools/cli/verbs.h"
 
 namespace millrace {
@@ -37,7 +37,7 @@ void SayNotes(const LoadedConfig& loaded);
 // and checks the configuration first: a wrong one is printed once, by rank 0, and is the exit code
 // 2 of every rank. An exception of the body ends the whole job with its exit code; what every rank
 // finds alike (data, checkpoint, ...) is said by rank 0 alone. In preflight (MILLRACE_PREFLIGHT=1,
-// MILLRACE_WORLD=N; launch_once.h) only the checking is done.
+// MILLRACE_WORLD=N; launch/launch_once.h) only the checking is done.
 int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
                const std::function<int(RankContext&)>& body);
 

@@ -3,9 +3,9 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "tools/cli/command_line.h"
-#include "tools/cli/launch_once.h"
-#include "tools/cli/standard_streams.h"
+#include "tools/cli/launch/launch_once.h"
+#include "tools/cli/terminal/standard_streams.h"
+#include "tools/cli/words/command_line.h"
 #include "tools/launch/mpirun_words.h"
 #include "tools/launch/rank_command.h"
 #include "tools/launch/stop_requests.h"

@@ -18,8 +18,8 @@
 #include "runtime/run/huggingface/exchange.h"
 #include "runtime/run/one_configuration.h"
 #include "tools/cli/command.h"
-#include "tools/cli/parent_watch.h"
-#include "tools/cli/this_program.h"
+#include "tools/cli/launch/parent_watch.h"
+#include "tools/cli/launch/this_program.h"
 #include "tools/launch/mpirun_words.h"
 
 namespace millrace {

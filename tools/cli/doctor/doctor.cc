@@ -19,10 +19,10 @@
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
-#include "tools/cli/console.h"
 #include "tools/cli/doctor/cuda_report.h"
 #include "tools/cli/doctor/known_answer.h"
-#include "tools/cli/this_program.h"
+#include "tools/cli/launch/this_program.h"
+#include "tools/cli/terminal/console.h"
 #include "tools/cli/verbs.h"
 
 namespace millrace {
