@@ -54,6 +54,10 @@ KeyScales KeyScalesOf(const Layout& operand, const Layout& scales, Scaling scali
 MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& result,
                     const std::optional<Layout>& bias) {
   if (attrs.rounds_once() && result.dtype != DType::kF32) return MatmulRoute::kWhole;
+  // Scales of whole operands multiply the finished sum: what is added in the same step may be
+  // rounded with it, once, where a stored product that is added later rounds twice.
+  if (attrs.scaling == Scaling::kProduct && attrs.update == Update::kAccumulate)
+    return MatmulRoute::kWhole;
   if (operands == DType::kF32 && result.dtype != DType::kF32) return MatmulRoute::kTiles;
   if (!bias) return MatmulRoute::kOneLaunch;
   const bool by_library =
