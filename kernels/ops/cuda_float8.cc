@@ -55,9 +55,8 @@ std::string WhyNoFloat8Product(const MatmulOp<Shape>& op) {
   const int64_t m = op.out.layout.dims[0], n = op.out.layout.dims[1], k = op.a.layout.dims[1];
   if (m % kFloat8Multiple != 0 || n % kFloat8Multiple != 0 || k % kFloat8Multiple != 0)
     return fmt::format(
-        "a product of FP8 is {} x {} x {}; on CUDA multiples of {} are allowed: of "
-        "train.micro_batch * model.seq_len and of a linear's inputs and outputs; or "
-        "precision.linear=compute",
+        "a product of FP8 is {} x {} x {}; on CUDA multiples of {} are allowed: rows, and a "
+        "linear's inputs and outputs; or precision.linear=compute",
         m, n, k, kFloat8Multiple);
   if (std::min({m, n, k}) == 0) return "";
   if (op.a.layout.dtype == DType::kE5M2 && op.b.layout.dtype == DType::kE5M2)

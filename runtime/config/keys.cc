@@ -167,8 +167,8 @@ std::vector<Key> OtherKeys() {
           "What the products of linears in blocks (attention's and MLPs' projections, Mamba's) "
           "multiply: values as `precision.compute`, or FP8 with one scale per tensor, or per 128 "
           "elements along the sum (weights: 128 x 128). Embedding, head, norms, router, experts "
-          "and attention stay. Masters, gradients and files as ever. GPUs: Hopper, multiples of 16 "
-          "rows and columns. `parallel.tensor=1`."),
+          "and attention stay. Masters, gradients and files as ever. GPUs: Hopper, columns and a "
+          "rank's rows of a sequence in multiples of 16, no caches. `parallel.tensor=1`."),
       KEY(precision.grad_accumulate, any, "Gradients summed over microbatches."),
       KEY(precision.grad_wire, any, "Gradients while they are reduced across ranks."),
 

@@ -158,6 +158,9 @@ class Search {
 
   void Floor(Candidate candidate) {
     const AdviseTarget target = in_.target(candidate.config);
+    const std::string why = WhyNoFloat8Rows(candidate.config, target.traits.backend);
+    MR_REQUIRE(ErrorCode::kConfig, why.empty() || candidate.config.parallel.context > 1, "{}", why);
+    if (!why.empty()) return;
     const ProgramFloor& floor = FloorOfProgram(candidate.config, target);
     candidate.seconds = std::max(candidate.seconds, floor.seconds);
     TryNext<Recompute>(candidate, kRecomputes,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/ops/cost.h"
+#include "kernels/ops/cuda_float8.h"
 #include "runtime/base/error.h"
 #include "runtime/plan/check/checker.h"
 #include "runtime/plan/check/seams.h"
@@ -119,14 +120,16 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                           traits.device_arena_bytes});
 }
 
-// Which heads are too wide depends on whose kernels run them, so that the configuration alone does
-// not know.
+// Which heads are too wide, and which rows linears take, depends on whose kernels run them, so that
+// the configuration alone does not know.
 std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
   const int64_t head_dim = config.model.HeadDim(), most = MostHeadDim(backend);
   MR_REQUIRE(ErrorCode::kConfig, !config.model.Has('*') || head_dim <= most,
              "{} is {}; at most {} on {}",
              config.model.head_dim ? "model.head_dim" : "model.d_model / model.heads", head_dim,
              most, backend == Backend::kCpu ? "CPUs" : "GPUs");
+  const std::string why = WhyNoFloat8Rows(config, backend);
+  MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
   return MakeModel(ModelOptionsOf(config));
 }
 
@@ -166,6 +169,17 @@ void NoteAgain(const Config& config, RunPlans* plans) {
 }
 
 }  // namespace
+
+std::string WhyNoFloat8Rows(const Config& config, Backend backend) {
+  const int64_t context = config.parallel.context, rows = config.model.seq_len / context;
+  if (config.precision.linear == LinearEncoding::kCompute || backend == Backend::kCpu ||
+      rows % cuda::kFloat8Multiple == 0)
+    return "";
+  return fmt::format(
+      "model.seq_len is {} and parallel.context {}, so that a rank has {} rows of a sequence; "
+      "precision.linear={} on GPUs takes multiples of {}; or precision.linear=compute",
+      config.model.seq_len, context, rows, Name(config.precision.linear), cuda::kFloat8Multiple);
+}
 
 PrecisionPolicy PrecisionOf(const Config& config) {
   PrecisionPolicy p;

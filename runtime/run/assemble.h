@@ -66,6 +66,10 @@ struct Drafted {
 };
 Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits);
 
+// Why linears in FP8 do not take a sequence's rows on a rank; "" where they do. Asked of every
+// plan: one of a single sequence has no more rows than that.
+std::string WhyNoFloat8Rows(const Config& config, Backend backend);
+
 // Plans what is selected for `world` ranks and checks each plan (CheckPlan), and how they follow
 // each other (CheckSeams).
 // Errors: kConfig, kDoesNotFit.

@@ -284,9 +284,17 @@ TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "
     CHECK(refusal({"train"}) == "no error");
     config.train.micro_batch = 1;
     config.model.seq_len = 40;
-    CHECK_THAT(refusal({"train"}), Contains("40 x") && Contains("multiples of 16 are allowed") &&
-                                       Contains("train.micro_batch * model.seq_len") &&
-                                       Contains("precision.linear=compute"));
+    for (const std::string plan : {"train", "eval", "generate"})
+      CHECK_THAT(refusal({plan}), Contains("model.seq_len is 40") && Contains("has 40 rows") &&
+                                      Contains("takes multiples of 16") &&
+                                      Contains("precision.linear=compute"));
+    config.model.seq_len = 96;
+    CHECK(refusal({"train"}) == "no error");
+    config.parallel.context = 4;
+    config.parallel.shard = 1;
+    CHECK_THAT(RefusalOf([&] { Assemble(config, 4, CudaTraits(), {"train"}); }),
+               Contains("parallel.context 4") && Contains("has 24 rows"));
+    config.parallel.context = 1;
     WidenForCuda(config);
     config.model.ffn = 148;
     CHECK_THAT(refusal({"train"}),
