@@ -1,5 +1,6 @@
 #include "runtime/api/c/handles.h"
 
+#include <exception>
 #include <map>
 #include <utility>
 
@@ -52,7 +53,7 @@ mr_run* NewHandle(std::shared_ptr<LinkedRun> run) {
   return HandleTable::Get().Add(std::move(entry));
 }
 
-RunCall::RunCall(mr_run* handle) : handle_(handle) {
+RunCall::RunCall(mr_run* handle, Purpose purpose) : handle_(handle) {
   if (handle == nullptr) throw CallError(MR_INVALID_ARGUMENT, "run is NULL");
   entry_ = HandleTable::Get().Find(handle);
   if (!entry_)
@@ -63,7 +64,11 @@ RunCall::RunCall(mr_run* handle) : handle_(handle) {
                     "the run serves another call, of another thread or around this callback");
   if (!entry_->run) throw CallError(MR_INVALID_ARGUMENT, "run was destroyed while this call began");
   run_ = entry_->run;
-  thread_.Use(run_->session().device());
+  try {
+    thread_.Use(run_->session().device());
+  } catch (const std::exception&) {
+    if (purpose == Purpose::kUse) throw;
+  }
   call_ = std::make_unique<CallbackLog::Call>(run_->log());
 }
 

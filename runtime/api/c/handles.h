@@ -19,7 +19,9 @@ mr_run* NewHandle(std::shared_ptr<LinkedRun> run);
 // CallError MR_INVALID_ARGUMENT: none, or no more. MR_BUSY: it serves another call.
 class RunCall {
  public:
-  explicit RunCall(mr_run* handle);
+  enum class Purpose { kUse, kDestroy };
+  // To destroy a run, a device that has failed may not be there to be used.
+  explicit RunCall(mr_run* handle, Purpose purpose = Purpose::kUse);
   LinkedRun* operator->() const { return run_.get(); }
   LinkedRun& operator*() const { return *run_; }
   const std::shared_ptr<LinkedRun>& shared() const { return run_; }

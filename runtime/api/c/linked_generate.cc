@@ -100,9 +100,14 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
     generates_->Enter();  // the weights of now
     Generator generator(*generates_);
     generator.SetWeightVersion(version_);
-    answers = GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
-      if (on_event) on_event(generator, request, event);
-    });
+    try {
+      answers = GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
+        if (on_event) on_event(generator, request, event);
+      });
+    } catch (const CallError&) {  // of a callback, between turns: peers go on with theirs
+      generates_->Finish();
+      throw;
+    }
     generates_->Finish();
   });
   return answers;

@@ -41,7 +41,10 @@ bool AskForCuda(const mr_run_options* options) {
   const nlohmann::json config = TryParseJson(whole.config);
   if (!config.is_object() || !config.contains("execution")) return false;
   const auto& execution = config["execution"];
-  return execution.is_object() && execution.value("backend", nlohmann::json()) == "cuda";
+  if (!execution.is_object()) return false;
+  const auto backend = execution.find("backend");  // whatever lies there, however deep, is no copy
+  return backend != execution.end() && backend->is_string() &&
+         backend->get_ref<const std::string&>() == "cuda";
 }
 
 // Where this rank has no library for CUDA, its peers wait for it in their exchange, and the library

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/api/backend.h"
 #include "runtime/api/c/answers.h"
 #include "runtime/api/c/handles.h"
 #include "runtime/api/c/lent_weights.h"
@@ -53,13 +54,14 @@ mr_status* OwnCreate(const mr_run_options* options, mr_run** out) {
   return Guarded([&] {
     RequirePointer(out, "out");
     const mr_run_options whole = CheckedOptions(options);
+    const DeviceOfThread thread;  // also of what a run that does not come about takes down
     *out = NewHandle(std::make_shared<LinkedRun>(whole));
   });
 }
 
 mr_status* OwnDestroy(mr_run* run) {
   if (run == nullptr) return nullptr;
-  return Guarded([&] { RunCall(run).Destroy(); });
+  return Guarded([&] { RunCall(run, RunCall::Purpose::kDestroy).Destroy(); });
 }
 
 mr_status* OwnInfo(mr_run* run, mr_info* info) {
