@@ -231,6 +231,13 @@ class Wheel(unittest.TestCase):
             tensor.tolist()
         self.assertEqual(self.run_.info.lent, 1)
         del capsule  # nobody has taken it
+        self.assertEqual(self.run_.info.lent, 0)
+
+        def refuses(_):
+            raise RuntimeError('a consumer refuses what it was given, and drops it while it raises')
+        with self.assertRaisesRegex(RuntimeError, 'a consumer refuses'):
+            with self.run_.borrow(name) as other:
+                refuses(other.__dlpack__(max_version=(1, 0)))
         version = self.run_.step(rows()).weight_version
         with self.run_.borrow(name) as after:
             self.assertEqual(after.version, version)

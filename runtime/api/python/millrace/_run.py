@@ -11,7 +11,7 @@ from ._errors import BusyError, InvalidArgument
 from ._generate import Answer, Request, Requests, answers_of
 from ._native import LIBRARY, check
 from ._stream import EventStream
-from ._tensor import Tensor
+from ._tensor import Tensor, give_back_dropped
 from ._tokenizer import Tokenizer
 
 Path = Union[str, 'os.PathLike[str]']
@@ -198,10 +198,12 @@ class Run:
 
     def init(self) -> None:
         """Fresh weights: model.init_from, or by train.seed."""
+        give_back_dropped()
         check(LIBRARY.mr_init(self._handle))
 
     def load(self, run_dir: Optional[Path] = None) -> None:
         """The newest checkpoint of a run folder; None: run.dir."""
+        give_back_dropped()
         check(LIBRARY.mr_load(self._handle, _text(run_dir)))
 
     def save(self, run_dir: Optional[Path] = None) -> None:
@@ -210,6 +212,7 @@ class Run:
 
     def import_weights(self, folder: Path) -> None:
         """Weights of a Hugging Face folder."""
+        give_back_dropped()
         check(LIBRARY.mr_import(self._handle, _text(folder)))
 
     def export(self, folder: Path) -> None:
@@ -237,6 +240,7 @@ class Run:
             setattr(given.batch, name,
                     ctypes.cast(_floats(values, given.batch.sequences, self._columns - 1, name), ctypes.POINTER(ctypes.c_float)))
         result = native.StepStruct()
+        give_back_dropped()
         check(LIBRARY.mr_step(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
         policy = PolicyFigures(result.clip_fraction, result.ratio, result.kl) if self._is_policy else None
         return StepResult(result.step, result.loss, result.grad_norm, result.lr, result.targets, result.weight_version, bool(result.applied),
@@ -278,7 +282,7 @@ class Run:
         Leaving the iterator (close(), a `with` block's end, its last reference) ends them."""
         if self._handle is None:
             raise InvalidArgument('run was closed', 64)
-        return EventStream(self._handle, Requests(requests), tokenizer)
+        return EventStream(self, self._handle, Requests(requests), tokenizer)
 
     def release(self, part: str = 'era') -> Memory:
         """Gives physical memory of the arena back until acquire(); numbers stay what they would have been. Collective.
@@ -289,6 +293,7 @@ class Run:
         if part not in PARTS:
             raise InvalidArgument('part is %r; allowed are %s' % (part, ', '.join(map(repr, PARTS))), 64)
         result = native.MemoryStruct()
+        give_back_dropped()
         check(LIBRARY.mr_release(self._handle, PARTS[part], ctypes.byref(result)))
         return Memory(result.bytes, result.host_bytes, result.seconds)
 
@@ -310,6 +315,7 @@ class Run:
     @property
     def info(self) -> Info:
         info = native.InfoStruct()
+        give_back_dropped()
         check(LIBRARY.mr_run_info(self._handle, ctypes.byref(info)))
         return Info(*(getattr(info, name) for name in Info._fields))
 

@@ -25,13 +25,14 @@ class Event(NamedTuple):
 
 
 class _Feed:
-    """Between the thread that makes events and the iterator that has them; it does not know the iterator, whose end is to be noticed."""
+    """Between the thread that makes events and the iterator that has them; it does not know the iterator, whose end is to be noticed.
+    It holds the run, which else would be destroyed below the thread with its last reference."""
 
-    def __init__(self, handle: int, requests: Requests, tokenizer: Optional[Tokenizer]) -> None:
+    def __init__(self, run: Any, handle: int, requests: Requests, tokenizer: Optional[Tokenizer]) -> None:
         self.events: 'queue.SimpleQueue[Any]' = queue.SimpleQueue()  # Event, or at last an exception or None
         self.closed = False
         self.cancelled: Set[Tuple[int, Optional[int]]] = set()
-        self._handle, self._requests, self._tokenizer = handle, requests, tokenizer
+        self._run_of_handle, self._handle, self._requests, self._tokenizer = run, handle, requests, tokenizer
         self.thread = threading.Thread(target=self._run, name='millrace stream')
         self.thread.start()
 
@@ -44,6 +45,7 @@ class _Feed:
             check(LIBRARY.mr_stream(self._handle, self._requests.pointers, self._requests.count, ctypes.byref(options)))
         except BaseException as error:  # the iterator's to raise
             ended = error
+        self._run_of_handle = None
         self.events.put(ended)
 
     def _on_event(self, _: Any, at: int) -> Optional[int]:
@@ -68,8 +70,8 @@ class EventStream:
     """An iterator of Event. Run.stream makes it."""
     _feed: Optional[_Feed] = None
 
-    def __init__(self, handle: int, requests: Requests, tokenizer: Optional[Tokenizer]) -> None:
-        self._feed = _Feed(handle, requests, tokenizer)
+    def __init__(self, run: Any, handle: int, requests: Requests, tokenizer: Optional[Tokenizer]) -> None:
+        self._feed = _Feed(run, handle, requests, tokenizer)
 
     def __iter__(self) -> 'EventStream':
         return self

@@ -1,5 +1,7 @@
 """Weights of a run where they lie, for numpy and torch by DLPack."""
 import ctypes
+import sys
+import threading
 from ctypes import py_object
 from typing import Any, List, Optional, Tuple
 
@@ -9,16 +11,27 @@ _CAPSULE = b'dltensor_versioned'
 _CPU = 1  # kDLCPU
 # Of our own: what other modules set as the types of ctypes.pythonapi's functions is theirs.
 _new_capsule = ctypes.PYFUNCTYPE(py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(('PyCapsule_New', ctypes.pythonapi))
-_is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
+_is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, py_object, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
+
+# Capsules that were made. They have no destructor: one of Python's cannot run while an exception is on its way, which is when a consumer
+# that refuses a tensor drops its capsule (numpy and a GPU's).
+_capsules: List[Any] = []
+_lock = threading.RLock()
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _drop_capsule(capsule: int) -> None:
-    """A capsule that nobody has taken has its tensor still."""
-    if _is_capsule(capsule, _CAPSULE):
-        tensor = ctypes.cast(_pointer_of(capsule, _CAPSULE), ctypes.POINTER(DLManagedTensorVersioned))
-        tensor.contents.deleter(tensor)
+def give_back_dropped() -> None:
+    """A capsule that nobody has taken, and nobody holds any more, has its tensor still: that is given back."""
+    with _lock:
+        at = 0
+        while at < len(_capsules):
+            if sys.getrefcount(_capsules[at]) > 2:  # the list's, and this call's
+                at += 1
+                continue
+            capsule = _capsules.pop(at)
+            if _is_capsule(capsule, _CAPSULE):  # a consumer gives it another name
+                tensor = ctypes.cast(_pointer_of(capsule, _CAPSULE), ctypes.POINTER(DLManagedTensorVersioned))
+                tensor.contents.deleter(tensor)
 
 
 class Tensor:
@@ -87,16 +100,20 @@ class Tensor:
             raise BufferError('weights lie on device %s' % (self.__dlpack_device__(),))
         tensor = self._borrow()
         try:
-            return _new_capsule(ctypes.cast(tensor, ctypes.c_void_p), _CAPSULE, ctypes.cast(_drop_capsule, ctypes.c_void_p))
+            capsule = _new_capsule(ctypes.cast(tensor, ctypes.c_void_p), _CAPSULE, None)
         except BaseException:
             tensor.contents.deleter(tensor)
             raise
+        with _lock:
+            _capsules.append(capsule)
+        return capsule
 
     def release(self) -> None:
         """Gives it back. Arrays that were made of it are not affected."""
         tensor, self._tensor = self._tensor, None
         if tensor is not None:
             tensor.contents.deleter(tensor)
+            give_back_dropped()
 
     def __enter__(self) -> 'Tensor':
         return self
