@@ -26,7 +26,7 @@ std::optional<Columns> ColumnsOf(const View& view) {
   }
   if (stride == 0) return std::nullopt;
   const int64_t size = Bytes(layout.dtype);
-  return Columns{view.offset * size, stride * size, width * size};
+  return Columns{view.offset * size, stride * size, width * size, next / stride};
 }
 
 bool Tile(std::vector<Columns> columns) {
@@ -34,7 +34,8 @@ bool Tile(std::vector<Columns> columns) {
             [](const Columns& a, const Columns& b) { return a.begin < b.begin; });
   int64_t at = columns.front().begin;
   for (const Columns& part : columns) {
-    if (part.stride != columns.front().stride || part.begin != at) return false;
+    const Columns& first = columns.front();
+    if (part.stride != first.stride || part.rows != first.rows || part.begin != at) return false;
     at += part.width;
   }
   return at == columns.front().begin + columns.front().stride;

@@ -11,9 +11,9 @@
 
 namespace millrace {
 
-// Bytes [begin + i * stride, + width) of every row i.
+// Bytes [begin + i * stride, + width) of every row i of `rows`.
 struct Columns {
-  int64_t begin = 0, stride = 0, width = 0;
+  int64_t begin = 0, stride = 0, width = 0, rows = 0;
   bool operator==(const Columns&) const = default;
 };
 

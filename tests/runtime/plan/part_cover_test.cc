@@ -58,7 +58,7 @@ TEST_CASE("columns of a view", "[plan][checker]") {
   view.layout = DenseLayout(DType::kBF16, {2, 3, 4, 8});  // B, T, heads, D of rows of 40
   view.layout.strides = {120, 40, 8, 1};
   REQUIRE(HasHoles(view));
-  CHECK(ColumnsOf(view) == Columns{10, 80, 64});
+  CHECK(ColumnsOf(view) == Columns{10, 80, 64, 6});
   view.layout.strides[0] = 160;  // rows between the sequences
   CHECK_FALSE(ColumnsOf(view));
   view.layout.strides = {132, 44, 10, 1};  // columns between the heads
@@ -69,11 +69,13 @@ TEST_CASE("columns of a view", "[plan][checker]") {
   view.layout = DenseLayout(DType::kF32, {8, 8});
   CHECK_FALSE(HasHoles(view));
 
-  CHECK(Tile({{16, 40, 24}, {8, 40, 8}, {40, 40, 8}}));
-  CHECK_FALSE(Tile({{16, 40, 24}, {8, 40, 8}}));
-  CHECK_FALSE(Tile({{16, 40, 24}, {8, 40, 8}, {40, 48, 8}}));
-  CHECK_FALSE(Tile({{16, 40, 24}, {8, 40, 16}, {40, 40, 8}}));   // one twice
-  CHECK_FALSE(Tile({{16, 40, 16}, {16, 40, 16}, {32, 40, 8}}));  // as many bytes, one part missing
+  CHECK(Tile({{16, 40, 24, 8}, {8, 40, 8, 8}, {40, 40, 8, 8}}));
+  CHECK_FALSE(Tile({{16, 40, 24, 8}, {8, 40, 8, 8}}));
+  CHECK_FALSE(Tile({{16, 40, 24, 8}, {8, 40, 8, 8}, {40, 48, 8, 8}}));
+  CHECK_FALSE(Tile({{16, 40, 24, 8}, {8, 40, 8, 8}, {40, 40, 8, 4}}));   // of fewer rows
+  CHECK_FALSE(Tile({{16, 40, 24, 8}, {8, 40, 16, 8}, {40, 40, 8, 8}}));  // one twice
+  CHECK_FALSE(
+      Tile({{16, 40, 16, 8}, {16, 40, 16, 8}, {32, 40, 8, 8}}));  // as many bytes, one part missing
 }
 
 TEST_CASE("parts fill a cell when every byte is in one of them", "[plan][checker]") {
