@@ -172,6 +172,8 @@ TEST_CASE("an mpirun that crashes or hangs on its way out does not hide the job'
     announced.said.announced_code = 71;
     CHECK(Judge(announced, kMpirun, 0).exit_code == 71);
     CHECK(Judge(WithHost(announced), kMpirun, 0).exit_code == 72);
+    announced.said.announced_code = 0;  // anybody may write to standard error
+    CHECK(Judge(announced, kMpirun, 0).exit_code == 76);
     const Verdict unknown = Judge(Killed(stuck, End(0)), kMpirun, 0);
     CHECK(unknown.exit_code == 76);
     CHECK(unknown.reason == "mpirun did not end although no rank was left, and was killed");

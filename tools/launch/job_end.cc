@@ -134,8 +134,11 @@ Verdict OfMpirun(const JobEnd& end, const JobKind& kind, int stop_requests) {
   // job's code is what counts.
   const bool leader_failed = end.stuck != Stuck::kNo || IsSignalCode(end.code);
   std::optional<int> code = end.said.code;
-  if (!code && end.stuck != Stuck::kNo && end.said.lost_host.empty())
-    code = end.said.announced_code;  // an mpirun that waits for a host has not come to saying it
+  const std::optional<int>& announced = end.said.announced_code;
+  // An mpirun that waits for a host has not come to saying it.
+  if (!code && end.stuck != Stuck::kNo && end.said.lost_host.empty() && announced &&
+      ErrorOf(*announced))
+    code = announced;
   if (leader_failed && code) return {*code, ReasonOfCode(kind.leader, *code), "", {}};
   return OfOwnCode(end, kind, stop_requests);
 }
