@@ -166,25 +166,8 @@ KeyValue InForce(std::string_view path, const Config& config, std::optional<int6
   return {};
 }
 
-}  // namespace
-
-std::string ConfigSchemaJson() {
-  Json root;
-  root["$schema"] = "http://json-schema.org/draft-07/schema#";
-  root["title"] = "Millrace configuration";
-  root.update(EmptyObject());
-  root["properties"]["$schema"] =
-      Json::object({{"description", "Where an editor finds this schema."}});
-  for (const Key& key : Keys()) {
-    Json& section = SectionSchema(root, key.section());
-    section["properties"][std::string(key.leaf())] = SchemaOf(key);
-    if (key.required) section["required"].push_back(key.leaf());
-  }
-  return DumpJson(root, {.indent = 2}) + "\n";
-}
-
-std::string ConfigDocsMarkdown() {
-  std::string text = R"(# Configuration
+// What stands above the tables of configs/README.md.
+constexpr std::string_view kPageBegin = R"(# Configuration
 
 A run is one JSON file, or several: later files win, objects merge. `--set optimizer.lr=3e-4` wins
 over files; it is typed by its key, and strings need no quotes. Unknown keys, wrong types and values
@@ -229,6 +212,26 @@ a table in runtime/config/idle_keys.cc.
 `--set model.mtp.depth=1` adds a block that predicts one token further; nemotron_h says what is in
 it, too: `--set 'model.mtp.pattern=*E'`, or `*-` where the trunk has no experts.
 )";
+
+}  // namespace
+
+std::string ConfigSchemaJson() {
+  Json root;
+  root["$schema"] = "http://json-schema.org/draft-07/schema#";
+  root["title"] = "Millrace configuration";
+  root.update(EmptyObject());
+  root["properties"]["$schema"] =
+      Json::object({{"description", "Where an editor finds this schema."}});
+  for (const Key& key : Keys()) {
+    Json& section = SectionSchema(root, key.section());
+    section["properties"][std::string(key.leaf())] = SchemaOf(key);
+    if (key.required) section["required"].push_back(key.leaf());
+  }
+  return DumpJson(root, {.indent = 2}) + "\n";
+}
+
+std::string ConfigDocsMarkdown() {
+  std::string text(kPageBegin);
   std::string_view section;
   for (const Key& key : Keys()) {
     if (key.section() != section) {

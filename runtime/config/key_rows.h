@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,6 +16,14 @@ namespace millrace {
 
 // The rows of `model`.
 std::vector<Key> ModelKeys();
+
+// Those of several functions, one after the other.
+inline std::vector<Key> Joined(std::initializer_list<std::vector<Key> (*)()> sections) {
+  std::vector<Key> keys;
+  for (const auto section : sections)
+    for (Key& key : section()) keys.push_back(std::move(key));
+  return keys;
+}
 
 template <typename T>
 struct Unwrapped {

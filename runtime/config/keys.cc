@@ -1,23 +1,19 @@
 #include "runtime/config/keys.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <utility>
-
 #include "runtime/config/key_rows.h"
 
 namespace millrace {
+
+// A function for each section but `model`.
 namespace {
 
-// All but `model`.
-std::vector<Key> OtherKeys() {
-  const KeyRange any;
+constexpr KeyRange any;  // of what has no bounds
+
+std::vector<Key> DataKeys() {
   return {
       KEY(data.kind, any,
           "`text`: files of text; `tokens`: token files of llm.c, nanoGPT or Megatron; "
-          "`synthetic`: "
-          "no files."),
+          "`synthetic`: no files."),
       KEY(data.path, any,
           "File or folder to train on. It or `data.sources` is needed unless `data.kind` is "
           "synthetic."),
@@ -40,11 +36,11 @@ std::vector<Key> OtherKeys() {
       KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
       KEY(data.document_mask, any,
           "A row of `model.seq_len` tokens is the documents that lie in it: attention and "
-          "positions "
-          "stop where one ends, and states of mixers begin anew; the first token of a document is "
-          "no target. Packed documents have the losses that they have in rows of their own. Off by "
-          "default: on GPUs attention then runs on kernels of our own and not on cuDNN's, which "
-          "are faster, and mixers do not run at all. Not with `parallel.context` or `model.mtp`."),
+          "positions stop where one ends, and states of mixers begin anew; the first token of a "
+          "document is no target. Packed documents have the losses that they have in rows of their "
+          "own. Off by default: on GPUs attention then runs on kernels of our own and not on "
+          "cuDNN's, which are faster, and mixers do not run at all. Not with `parallel.context` or "
+          "`model.mtp`."),
       KEY(data.end_of_document, From(0, 10 * kMillion),
           "The id that ends a document and belongs to it, as `data.path` has it. "
           "`data.document_mask` needs it; null: documents begin where the .idx files of Megatron's "
@@ -54,7 +50,11 @@ std::vector<Key> OtherKeys() {
           "tokenize --from messages` makes them) the tokens that it leaves out are no targets, in "
           "training and evaluation. Every file of a path has one, or none; sources without may be "
           "blended. false: masks are not read. null: files that have one are refused."),
+  };
+}
 
+std::vector<Key> TrainKeys() {
+  return {
       KEY(train.steps, From(1, 1000 * kMillion), "Optimizer steps of the whole run."),
       KEY(train.micro_batch, From(1, kMillion),
           "Sequences per data rank and microbatch (`parallel.tensor`, `parallel.context`)."),
@@ -83,7 +83,11 @@ std::vector<Key> OtherKeys() {
       KEY(train.policy.kl, From(0, 1000),
           "Weight of the divergence (k3, per token) from reference log-probabilities, which then "
           "come with each step, too. 0: there are none."),
+  };
+}
 
+std::vector<Key> OptimizerKeys() {
+  return {
       KEY(optimizer.name, any,
           "`adamw`; or `muon`: matrices between hidden states (attention, MLPs, experts, "
           "projections of mixers) by Muon, those that lie fused (queries, keys, values; gate, "
@@ -128,7 +132,11 @@ std::vector<Key> OtherKeys() {
           "Steps of decay: after the warm-up for cosine, the last ones of the run for wsd. null: "
           "all that follow the warm-up; a fifth of `train.steps`."),
       KEY(optimizer.schedule.min_lr, From(0, 1000), "Learning rate at the end of the decay."),
+  };
+}
 
+std::vector<Key> ParallelKeys() {
+  return {
       KEY(parallel.shard, From(1, kMillion),
           "Ranks that share one copy of the model, each with sequences of its own. null: world / "
           "(replicate * context * expert * tensor)."),
@@ -137,17 +145,15 @@ std::vector<Key> OtherKeys() {
       KEY(parallel.context, From(1, kMillion),
           "Ranks that share each sequence: of `2 * context` equal chunks of it each has one of the "
           "first and one of the last, so that causal work is even. A *data rank* is one such "
-          "group. "
-          "`model.seq_len` is a multiple of `2 * context`."),
+          "group. `model.seq_len` is a multiple of `2 * context`."),
       KEY(parallel.expert, From(1, kMillion),
           "Ranks that have `model.moe.experts / expert` of each block's experts, each with "
           "sequences of its own, and exchange the rows of their tokens. To all other weights they "
           "are what `parallel.shard` is. It divides `model.moe.experts`."),
       KEY(parallel.experts_over_tensor, any,
           "Split experts over `tensor`, too: each of `expert * tensor` ranks has "
-          "`model.moe.experts "
-          "/ (expert * tensor)`, and the ranks of a data rank exchange rows as those of `expert` "
-          "do. Else they have the same experts."),
+          "`model.moe.experts / (expert * tensor)`, and the ranks of a data rank exchange rows as "
+          "those of `expert` do. Else they have the same experts."),
       KEY(parallel.tensor, From(1, kMillion),
           "Neighbouring ranks that split the matrices of a block and the rows between blocks: one "
           "*data rank*, which reads `train.micro_batch` sequences. It divides `model.heads`, "
@@ -159,7 +165,11 @@ std::vector<Key> OtherKeys() {
           "Strips decide which rows a rank has, and so the order of some sums."),
       Only(1, "pipelines come later",
            KEY(parallel.pipe, any, "Stages that the model's blocks are cut into.")),
+  };
+}
 
+std::vector<Key> PrecisionKeys() {
+  return {
       KEY(precision.compute, any, "Weights and activations in forward and backward."),
       Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
       KEY(precision.norms, any, "Weights of norms: kept in fp32, or as `precision.compute`."),
@@ -171,7 +181,11 @@ std::vector<Key> OtherKeys() {
           "rank's rows of a sequence in multiples of 16, no caches. `parallel.tensor=1`."),
       KEY(precision.grad_accumulate, any, "Gradients summed over microbatches."),
       KEY(precision.grad_wire, any, "Gradients while they are reduced across ranks."),
+  };
+}
 
+std::vector<Key> ShardingKeys() {
+  return {
       KEY(sharding.reshard, any,
           "When a unit's gathered weights are given up. `auto`: the fewest gathers within "
           "`memory.budget_gib`."),
@@ -187,7 +201,11 @@ std::vector<Key> OtherKeys() {
       KEY(sharding.blocks_per_unit, From(1, 10000),
           "Transformer blocks gathered together: one number for all units, of which the last takes "
           "what is left, or a list with a number for each unit, whose sum is `model.layers`."),
+  };
+}
 
+std::vector<Key> MemoryKeys() {
+  return {
       KEY(memory.allocator, any, "How gathered weights and gradients get their addresses."),
       KEY(memory.prefetch, From(0, 64), "Units gathered ahead of their use."),
       KEY(memory.slots, From(1, 128),
@@ -202,7 +220,11 @@ std::vector<Key> OtherKeys() {
       KEY(memory.budget_gib, From(1e-6, 1e9),
           "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` "
           "fills it, a plan above it is refused. null: no limit."),
+  };
+}
 
+std::vector<Key> ExecutionKeys() {
+  return {
       KEY(execution.backend, any,
           "`auto`: cuda where it is built in and a GPU is present, else cpu."),
       KEY(execution.graph, any,
@@ -212,8 +234,7 @@ std::vector<Key> OtherKeys() {
       KEY(execution.checked, any,
           "Poison freed memory and stop (73) at the first op that makes a value that is not "
           "finite. Checked walks op by op, on every backend; `execution.graph` is not used. "
-          "Slower, "
-          "same bits."),
+          "Slower, same bits."),
       KEY(execution.deterministic, any,
           "Forbid kernels whose bits depend on timing. The CPU has none."),
       KEY(execution.overlap_weight_gradients, any,
@@ -243,7 +264,11 @@ std::vector<Key> OtherKeys() {
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the "
           "rank that holds it up. 0: never."),
+  };
+}
 
+std::vector<Key> CheckpointKeys() {
+  return {
       KEY(checkpoint.every, From(0, 1000 * kMillion),
           "Steps between checkpoints. 0: only at the end."),
       KEY(checkpoint.at_end, any,
@@ -266,7 +291,11 @@ std::vector<Key> OtherKeys() {
       KEY(checkpoint.resume, any,
           "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is "
           "none; `never`: start anew."),
+  };
+}
 
+std::vector<Key> EvalKeys() {
+  return {
       KEY(eval.tasks, any,
           "Tasks that the model is scored on: `hellaswag:FILE.bin` (llm.c's file and rules), "
           "`hellaswag:FILE.jsonl` (lm-eval's rules), `hellaswag-llmc:FILE.jsonl`, `ppl:PATH` "
@@ -275,7 +304,11 @@ std::vector<Key> OtherKeys() {
           "Steps between scores; the last step is followed by them, too. 0: after the last alone."),
       KEY(eval.limit, From(1, 1000 * kMillion),
           "Examples of each task, from the front. null: all."),
+  };
+}
 
+std::vector<Key> GuardKeys() {
+  return {
       KEY(guard.non_finite, any,
           "A step whose loss or gradients are not finite: `skip` its update on all ranks; "
           "`roll_back` to the newest sound checkpoint and leave out the data of the steps from "
@@ -300,7 +333,11 @@ std::vector<Key> OtherKeys() {
       KEY(guard.order_every, From(0, 1000 * kMillion),
           "Steps between comparisons of which collectives the ranks have issued, in what order, "
           "also made before each checkpoint; a difference stops with exit code 73. 0: never."),
+  };
+}
 
+std::vector<Key> InferenceKeys() {
+  return {
       KEY(inference.slots, From(1, 65536), "Sequences that are generated at once, at most."),
       KEY(inference.page_tokens, From(1, 65536),
           "Positions of a page: keys and values of a sequence lie in pages."),
@@ -318,9 +355,12 @@ std::vector<Key> OtherKeys() {
       KEY(inference.exact, any,
           "Logits have the bits of the training forward, whatever sequences are generated beside "
           "each other and however prompts are cut; CPUs only, and no experts. null: true where it "
-          "can "
-          "be."),
+          "can be."),
+  };
+}
 
+std::vector<Key> RunKeys() {
+  return {
       KEY(run.dir, any, "Folder of metrics, summary, checkpoints and logs."),
       KEY(run.tensorboard, any,
           "Also write the figures of each step as TensorBoard events, into the folder "
@@ -333,103 +373,11 @@ std::vector<Key> OtherKeys() {
 
 }  // namespace
 
-std::string_view Key::section() const {
-  const std::string_view all = path;
-  const size_t dot = all.rfind('.');
-  return dot == all.npos ? std::string_view() : all.substr(0, dot);
-}
-
-std::string_view Key::leaf() const {
-  const std::string_view all = path;
-  return all.substr(all.rfind('.') + 1);  // npos + 1 is 0
-}
-
 const std::vector<Key>& Keys() {
-  static const std::vector<Key> kKeys = [] {
-    std::vector<Key> keys = ModelKeys();
-    for (Key& key : OtherKeys()) keys.push_back(std::move(key));
-    return keys;
-  }();
+  static const std::vector<Key> kKeys = Joined(
+      {ModelKeys, DataKeys, TrainKeys, OptimizerKeys, ParallelKeys, PrecisionKeys, ShardingKeys,
+       MemoryKeys, ExecutionKeys, CheckpointKeys, EvalKeys, GuardKeys, InferenceKeys, RunKeys});
   return kKeys;
-}
-
-const Key* FindKey(std::string_view path) {
-  for (const Key& key : Keys())
-    if (key.path == path) return &key;
-  return nullptr;
-}
-
-bool IsSection(std::string_view path) {
-  if (path.empty()) return true;
-  return std::any_of(Keys().begin(), Keys().end(), [&](const Key& key) {
-    return key.path.size() > path.size() && key.path.starts_with(path) &&
-           key.path[path.size()] == '.';
-  });
-}
-
-bool IsNullableSection(std::string_view path) {
-  return std::any_of(Keys().begin(), Keys().end(),
-                     [&](const Key& key) { return key.required && key.section() == path; });
-}
-
-namespace {
-
-std::string RangeText(const Key& key) {
-  const KeyRange& range = key.range;
-  const auto number = [&](double value) {
-    return key.type == KeyType::kInteger || key.type == KeyType::kIntegerOrList
-               ? fmt::format("{}", static_cast<int64_t>(value))
-               : fmt::format("{}", value);
-  };
-  const bool has_min = range.min > -std::numeric_limits<double>::infinity();
-  const bool has_max = range.max < std::numeric_limits<double>::infinity();
-  std::string text;
-  if (has_min && has_max && !range.min_exclusive && !range.max_exclusive)
-    return fmt::format(" from {} to {}", number(range.min), number(range.max));
-  if (has_min)
-    text += fmt::format(" {} {}", range.min_exclusive ? "above" : "of at least", number(range.min));
-  if (has_min && has_max) text += " and";
-  if (has_max)
-    text += fmt::format(" {} {}", range.max_exclusive ? "below" : "of at most", number(range.max));
-  return text;
-}
-
-}  // namespace
-
-std::string Allowed(const Key& key) {
-  std::string text;
-  switch (key.type) {
-    case KeyType::kBool:
-      text = "true or false";
-      break;
-    case KeyType::kInteger:
-      text = key.range.min == key.range.max ? fmt::format("{}", static_cast<int64_t>(key.range.min))
-                                            : "an integer" + RangeText(key);
-      break;
-    case KeyType::kNumber:
-      text = "a number" + RangeText(key);
-      break;
-    case KeyType::kString:
-      text = "a string that is not empty";
-      break;
-    case KeyType::kChoice:
-      text = (key.choices.size() == 1 ? "" : "one of ") +
-             fmt::format("{}", fmt::join(key.choices, ", "));
-      break;
-    case KeyType::kNumberPair:
-      text = "a list of 2 numbers, each" + RangeText(key);
-      break;
-    case KeyType::kIntegerOrList:
-      text = "an integer" + RangeText(key) + ", or a list of such";
-      break;
-    case KeyType::kSources:
-      text = AllowedSources();
-      break;
-    case KeyType::kStrings:
-      text = "a list of strings that are not empty";
-      break;
-  }
-  return key.nullable ? text + ", or null" : text;
 }
 
 }  // namespace millrace

@@ -3,6 +3,8 @@
 namespace millrace {
 namespace {
 
+constexpr KeyRange any;  // of what has no bounds
+
 // The object behind a nullable section: made when a key in it is set, its
 // defaults when one is read.
 RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) {
@@ -18,10 +20,7 @@ const RopeScalingConfig& Made(const std::optional<RopeScalingConfig>& section) {
       "model.rope_scaling." #field, \
       [](auto& c) -> auto& { return Made(c.model.rope_scaling).field; }, __VA_ARGS__))
 
-}  // namespace
-
-std::vector<Key> ModelKeys() {
-  const KeyRange any;
+std::vector<Key> TrunkKeys() {
   return {
       KEY(model.family, any,
           "Architecture: GPT-2 (learned positions, LayerNorm); Llama (RoPE, RMSNorm); Qwen3 (Llama "
@@ -57,6 +56,11 @@ std::vector<Key> ModelKeys() {
       KEY(model.init_from, any,
           "Hugging Face folder (config.json, safetensors) to start from; model keys given here "
           "must agree with it. null: random."),
+  };
+}
+
+std::vector<Key> RopeScalingKeys() {
+  return {
       ROPE_KEY(rope_type, any, "Kind of rotary frequency scaling."),
       ROPE_KEY(factor, AtLeast(1), "Divides the lowest frequencies."),
       ROPE_KEY(low_freq_factor, Above(0),
@@ -64,7 +68,11 @@ std::vector<Key> ModelKeys() {
       ROPE_KEY(high_freq_factor, Above(0), "Wavelengths below original positions / this are kept."),
       ROPE_KEY(original_max_position_embeddings, From(1, 1000 * kMillion),
                "Positions that the unscaled model was trained on."),
+  };
+}
 
+std::vector<Key> AttentionKeys() {
+  return {
       KEY(model.attention.rope, any,
           "Rotary positions. null: the family's: not nemotron_h, which has no positions."),
       KEY(model.attention.qk_norm, any,
@@ -72,7 +80,11 @@ std::vector<Key> ModelKeys() {
           "qwen3_moe."),
       KEY(model.attention.window, From(1, 4194304),
           "Tokens that a token sees: itself and those just before it. null: all before it."),
+  };
+}
 
+std::vector<Key> MoeKeys() {
+  return {
       KEY(model.moe.experts, From(1, 1024), "Experts of a block."),
       KEY(model.moe.top_k, From(1, 32), "Experts that compute a token."),
       KEY(model.moe.ffn, From(1, 10 * kMillion), "Hidden width of an expert."),
@@ -97,20 +109,21 @@ std::vector<Key> ModelKeys() {
       KEY(model.moe.aux_coefficient, From(0, 1000), "Factor of that loss."),
       KEY(model.moe.bias_rate, From(0, 1000),
           "Step of the bias, after each training step: up for an expert whose load is below the "
-          "mean, down "
-          "for one above."),
+          "mean, down for one above."),
       KEY(model.moe.gate, any,
           "Who chooses a token's experts: the `router`; or, for benchmarks only, a fixed pattern "
-          "that "
-          "gives every expert as many tokens as any other, weighed by the router's scores "
-          "(`balanced`). "
-          "A model trained so cannot be exported or generate."),
+          "that gives every expert as many tokens as any other, weighed by the router's scores "
+          "(`balanced`). A model trained so cannot be exported or generate."),
       KEY(model.moe.receive_capacity, From(1, kMillion),
           "Room in receive buffers along `parallel.expert`, over what even loads need. A step that "
           "a rank has no room for is skipped on all ranks; its batch is a step of its own two "
           "steps later or more, with room for all rows. No other step has other bits. null: room "
           "for all rows."),
+  };
+}
 
+std::vector<Key> MambaKeys() {
+  return {
       KEY(model.mamba.heads, From(1, 65536), "Heads of a Mamba-2 mixer."),
       KEY(model.mamba.head_dim, From(1, 65536), "Width of such a head."),
       KEY(model.mamba.groups, From(1, 65536), "Groups of heads that share B and C."),
@@ -119,18 +132,27 @@ std::vector<Key> ModelKeys() {
           "Tokens of a chunk of the scan: decides the order of sums."),
       KEY(model.mamba.dt_min, From(0, 1000), "Least step size dt."),
       KEY(model.mamba.dt_max, kFloat32, "Largest step size dt. null: no limit."),
+  };
+}
 
+std::vector<Key> MtpKeys() {
+  return {
       KEY(model.mtp.depth, From(0, 6),
           "Blocks behind the trunk that predict one token further each (multi-token prediction), "
-          "each "
-          "from what the one before gives, with the trunk's embedding and head. 0: none. gpt2 has "
-          "none."),
+          "each from what the one before gives, with the trunk's embedding and head. 0: none. gpt2 "
+          "has none."),
       KEY(model.mtp.loss_scale, From(0, 1000),
           "Factor of their losses, divided by their number; each is a mean over its own targets."),
       KEY(model.mtp.pattern, any,
           "Branches of such a block, as in `model.pattern`. nemotron_h needs it; qwen3_moe's is "
           "`E` (null) or `-`; the others have the block of their trunk."),
   };
+}
+
+}  // namespace
+
+std::vector<Key> ModelKeys() {
+  return Joined({TrunkKeys, RopeScalingKeys, AttentionKeys, MoeKeys, MambaKeys, MtpKeys});
 }
 
 }  // namespace millrace
