@@ -3,12 +3,39 @@
 // (runtime/plan/view.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 namespace millrace {
+
+// The ids [first, last), ascending; none where `last` is not behind `first`.
+template <class Id>
+struct IdRange {
+  Id first, last;
+
+  class Iterator {
+   public:
+    explicit Iterator(Id id) : id_(id) {}
+    Id operator*() const { return id_; }
+    Iterator& operator++() { return ++id_.value, *this; }
+    bool operator==(const Iterator& other) const { return id_.value == other.id_.value; }
+
+   private:
+    Id id_;
+  };
+  Iterator begin() const { return Iterator(empty() ? last : first); }
+  Iterator end() const { return Iterator(last); }
+  bool empty() const { return first.value >= last.value; }
+};
+
+// Those of `count` things.
+template <class Id>
+IdRange<Id> IdsOf(size_t count) {
+  return {Id{0}, Id{static_cast<int32_t>(count)}};
+}
 
 template <class Id, class T>
 class IdVector {
@@ -25,21 +52,20 @@ class IdVector {
     items_.push_back(std::move(item));
     return Id{static_cast<int32_t>(items_.size()) - 1};
   }
+  void resize(size_t size) { items_.resize(size); }
+  // To each of these, or to all.
+  void Fill(const IdRange<Id>& range, const T& value) {
+    for (const Id id : range) (*this)[id] = value;
+  }
+  void Fill(const T& value) { std::fill(items_.begin(), items_.end(), value); }
 
-  // All ids, ascending.
-  class Ids {
-   public:
-    explicit Ids(int32_t value) : id_{value} {}
-    Id operator*() const { return id_; }
-    Ids& operator++() { return ++id_.value, *this; }
-    bool operator==(const Ids&) const = default;
-    Ids begin() const { return Ids(0); }
-    Ids end() const { return *this; }
-
-   private:
-    Id id_;
-  };
-  Ids ids() const { return Ids(static_cast<int32_t>(items_.size())); }
+  // All ids.
+  IdRange<Id> ids() const { return IdsOf<Id>(items_.size()); }
+  // The elements, where their ids do not matter.
+  auto begin() const { return items_.begin(); }
+  auto end() const { return items_.end(); }
+  auto operator<=>(const IdVector&) const = default;
+  bool operator==(const IdVector&) const = default;
 
  private:
   std::vector<T> items_;

@@ -45,5 +45,31 @@ TEST_CASE("ids come in order, and only those of elements", "[base]") {
   for (const Unit unit : IdVector<Unit, int>().ids()) FAIL("an id " << unit.value << " of nothing");
 }
 
+TEST_CASE("a range of ids ends before its last, and is empty where that lies ahead", "[base]") {
+  std::string found;
+  for (const Unit unit : IdRange<Unit>{{2}, {5}}) found += std::to_string(unit.value);
+  CHECK(found == "234");
+  CHECK(IdRange<Unit>{{2}, {2}}.empty());
+  for (const Unit unit : IdRange<Unit>{{3}, {2}}) FAIL("an id " << unit.value << " of nothing");
+  for (const Unit unit : IdRange<Unit>{}) FAIL("an id " << unit.value << " of nothing");
+  CHECK(IdsOf<Unit>(4).last.value == 4);
+}
+
+TEST_CASE("a range of elements is filled, and vectors compare by element", "[base]") {
+  IdVector<Unit, int> numbers(4, 1);
+  numbers.Fill({{1}, {3}}, 5);
+  int all = 0;
+  for (const int number : numbers) all = 10 * all + number;
+  CHECK(all == 1551);
+  const IdVector<Unit, int> ones(4, 1);
+  CHECK(numbers != ones);
+  CHECK(ones < numbers);
+  numbers.Fill(1);
+  CHECK(numbers == ones);
+  numbers.resize(5);
+  CHECK(numbers.Has({4}));
+  CHECK(numbers[{4}] == 0);
+}
+
 }  // namespace
 }  // namespace millrace
