@@ -49,8 +49,8 @@ void ForEachLogicalTensor(
   // that units share, not the whole model.
   std::map<FlatId, std::vector<std::string>> at_hand;
   std::vector<float> values;
-  for (size_t p = 0; p < layout.params.size(); ++p) {
-    const ParamPlacement& param = layout.params[p];
+  for (const ParamId id : layout.param_ids()) {
+    const ParamPlacement& param = layout.param(id);
     const FlatId flat = param.flat;
     if (!layout.flat(flat).Keeps(slot)) continue;
     if (!at_hand.contains(flat)) {
@@ -66,7 +66,7 @@ void ForEachLogicalTensor(
     const auto numel = static_cast<size_t>(param.spec.numel());
     values.resize(std::max(values.size(), numel));
     for (size_t i = 0; i < holders.size(); ++i)
-      ForEachRun(layout, ParamId{static_cast<int32_t>(p)}, holders[i], [&](const ParamRun& run) {
+      ForEachRun(layout, id, holders[i], [&](const ParamRun& run) {
         std::memcpy(values.data() + run.logical,
                     shards[i].data() + static_cast<size_t>(run.local) * sizeof(float),
                     static_cast<size_t>(run.numel) * sizeof(float));
@@ -79,8 +79,8 @@ void WriteLogicalTensors(Engine& engine, std::string_view slot,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read) {
   const ShardLayout& layout = engine.layout();
   const int rank = engine.comms().world().rank();
-  for (size_t f = 0; f < layout.flats.size(); ++f) {
-    const FlatParam& flat = layout.flats[f];
+  for (const FlatId flat_id : layout.flat_ids()) {
+    const FlatParam& flat = layout.flat(flat_id);
     if (!flat.Keeps(slot)) continue;
     std::vector<float> shard(static_cast<size_t>(flat.shard_numel));
     for (const ParamId id : flat.params) {
@@ -93,7 +93,7 @@ void WriteLogicalTensors(Engine& engine, std::string_view slot,
         std::copy_n(values.begin() + run.logical, run.numel, shard.begin() + run.local);
       });
     }
-    engine.WriteShard(slot, FlatId{static_cast<int32_t>(f)}, shard);
+    engine.WriteShard(slot, flat_id, shard);
   }
 }
 

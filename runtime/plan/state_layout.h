@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/layout/update_rule.h"
 #include "runtime/plan/step_plan.h"
 
@@ -73,6 +74,8 @@ struct StateLayout {
   // A slot of a flat parameter, by what it is: flats may be called alike. None: absent.
   BufferId Slot(std::string_view slot, FlatId flat) const;
   const StateTensor& tensor(BufferId id) const { return tensors[static_cast<size_t>(id.value)]; }
+  bool Has(BufferId id) const { return static_cast<size_t>(id.value) < tensors.size(); }
+  IdRange<BufferId> ids() const { return IdsOf<BufferId>(tensors.size()); }
   View ViewOf(BufferId id) const { return {.buffer = id, .layout = tensor(id).layout}; }
 
   bool operator==(const StateLayout&) const = default;

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/base/policies.h"
 #include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/plan_op.h"
@@ -156,6 +157,10 @@ struct StepPlan {
   std::vector<std::string> notes;  // lowering and allocation choices
 
   const PlanBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
+  PlanBuffer& buffer(BufferId id) { return buffers[static_cast<size_t>(id.value)]; }
+  bool Has(BufferId id) const { return static_cast<size_t>(id.value) < buffers.size(); }
+  IdRange<BufferId> buffer_ids() const { return IdsOf<BufferId>(buffers.size()); }
+  const Body& body(const Entry& entry) const { return bodies[static_cast<size_t>(entry.body)]; }
   const View* FindOutput(std::string_view output) const;  // null: it has none of this name
   bool updates() const;                                   // a step of training?
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }

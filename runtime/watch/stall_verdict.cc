@@ -36,7 +36,7 @@ Place PlaceOf(const PlanNames& names, const RunInfo& run, int64_t index) {
   const StepPlan* plan = PlanOf(names, run.plan);
   if (plan == nullptr) return {};
   for (const Entry& entry : run.prologue ? plan->prologue : plan->schedule) {
-    const Body& body = plan->bodies[static_cast<size_t>(entry.body)];
+    const Body& body = plan->body(entry);
     const auto ops = static_cast<int64_t>(body.ops.size());
     if (index < ops) return {&body, &body.ops[static_cast<size_t>(index)], entry.microbatch};
     index -= ops;

@@ -188,7 +188,7 @@ int64_t& PurposeOf(const AllToAllOp<View>&, WirePurposes& wire) { return wire.ex
 template <class F>
 void ForEachRun(const StepPlan& plan, const std::vector<Entry>& entries, F&& f) {
   for (const Entry& entry : entries)
-    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) f(op);
+    for (const PlanOp& op : plan.body(entry).ops) f(op);
 }
 
 struct Counter {

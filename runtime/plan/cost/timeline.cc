@@ -100,9 +100,7 @@ class Simulation {
 
   double WorkOf(size_t i) const { return CostOf(i).work * (CostOf(i).clocked ? slow_ : 1); }
 
-  const Body& BodyOf(const Entry& entry) const {
-    return plan_.bodies[static_cast<size_t>(entry.body)];
-  }
+  const Body& BodyOf(const Entry& entry) const { return plan_.body(entry); }
   const Cost& CostOf(size_t i) const {
     const SimulatedOp& op = line_.ops[i];
     return costs_[static_cast<size_t>(entries_[static_cast<size_t>(op.entry)].body)]

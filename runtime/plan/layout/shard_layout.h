@@ -27,6 +27,7 @@
 
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/dtype.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/base/mesh.h"
 #include "runtime/plan/layout/model_spec.h"
 #include "runtime/plan/view.h"
@@ -110,6 +111,8 @@ struct ShardLayout {
   const FlatParam& flat(FlatId id) const { return flats[static_cast<size_t>(id.value)]; }
   const ParamPlacement& param(ParamId id) const { return params[static_cast<size_t>(id.value)]; }
   const LayoutUnit& unit(UnitId id) const { return units[static_cast<size_t>(id.value)]; }
+  IdRange<FlatId> flat_ids() const { return IdsOf<FlatId>(flats.size()); }
+  IdRange<ParamId> param_ids() const { return IdsOf<ParamId>(params.size()); }
   UnitRole role(FlatId id) const { return unit(flat(id).key.unit).role; }
   // The policy for a flat's gradient: `precision`, but of counts, which are exact in f32 alone.
   PrecisionPolicy PrecisionOf(FlatId id) const;

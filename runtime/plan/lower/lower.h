@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/ops/cost.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/graph/semantic_graph.h"
 #include "runtime/plan/plan_op.h"
 
@@ -76,6 +77,8 @@ struct Program {
   std::vector<std::string> choices;  // what was fused or chosen and why, one line each, for `plan`
 
   const ProgramBuffer& buffer(BufferId id) const { return buffers[static_cast<size_t>(id.value)]; }
+  IdRange<BufferId> buffer_ids() const { return IdsOf<BufferId>(buffers.size()); }
+  const InputSource& source(SourceId id) const { return sources[static_cast<size_t>(id.value)]; }
 };
 
 // Rows of logits that exist at once, of `rows` in all. kCpu: 512, what stays in cache. kCuda: equal

@@ -46,7 +46,7 @@ StepPicture PictureOf(const ReportInput& input, const PlanReport& report) {
     StepPicture::Entry shown{entry.body, entry.microbatch, {}, {}};
     for (const Edge& edge : entry.edges)
       shown.edges.insert(shown.edges.end(), {edge.from_entry, edge.from_op, edge.to_op});
-    for (size_t o = plan.bodies[static_cast<size_t>(entry.body)].ops.size(); o > 0; --o, ++next)
+    for (size_t o = plan.body(entry).ops.size(); o > 0; --o, ++next)
       shown.times.insert(shown.times.end(), {line.ops[next].begin, line.ops[next].end});
     picture.schedule.push_back(std::move(shown));
   }

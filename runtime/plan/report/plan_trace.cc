@@ -59,9 +59,7 @@ class TraceWriter {
   }
 
  private:
-  const Body& BodyOf(const Entry& entry) const {
-    return plan_.bodies[static_cast<size_t>(entry.body)];
-  }
+  const Body& BodyOf(const Entry& entry) const { return plan_.body(entry); }
   const SimulatedOp& At(int32_t entry, int32_t op) const {
     return line_.ops[first_[static_cast<size_t>(entry)] + static_cast<size_t>(op)];
   }

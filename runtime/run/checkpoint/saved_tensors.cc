@@ -95,8 +95,8 @@ bool Saves(const ShardLayout& layout, FlatId flat, int rank) {
 std::vector<int> Savers(const ShardLayout& layout) {
   std::vector<int> ranks;
   for (int rank = 0; rank < layout.mesh.world(); ++rank)
-    for (size_t f = 0; f < layout.flats.size(); ++f) {
-      if (!Saves(layout, FlatId{static_cast<int32_t>(f)}, rank)) continue;
+    for (const FlatId flat : layout.flat_ids()) {
+      if (!Saves(layout, flat, rank)) continue;
       ranks.push_back(rank);
       break;
     }

@@ -108,7 +108,7 @@ RateFloor MeasureRateFloor(Session& session, const Environment& environment, con
   std::map<DType, double> flops;
   double wire_bytes = 0;
   for (const Entry& entry : plan.schedule)
-    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+    for (const PlanOp& op : plan.body(entry).ops) {
       const OpEstimate estimate = model.Of(op.op);
       if (const auto* product = std::get_if<MatmulOp<View>>(&op.op))
         flops[product->a.layout.dtype] += estimate.flops;

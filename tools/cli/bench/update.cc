@@ -42,7 +42,7 @@ std::vector<FlatUpdate> FlatUpdates(Session& session) {
   const StepPlan& plan = session.run().plans.Of("train");
   const Binding binding = session.engine().BindingOf(plan);
   std::vector<FlatUpdate> found;
-  const Body& body = plan.bodies[static_cast<size_t>(plan.schedule.back().body)];
+  const Body& body = plan.body(plan.schedule.back());
   for (size_t i = 0; i < body.ops.size(); ++i) {
     const auto* adamw = std::get_if<AdamWOp<View>>(&body.ops[i].op);
     if (adamw == nullptr) continue;
