@@ -13,7 +13,7 @@ std::vector<OpRef> RandomOrder(const StepPlan& plan, const std::vector<Entry>& s
   std::vector<std::vector<bool>> done;
   size_t ops = 0;
   for (size_t e = 0; e < schedule.size(); ++e) {
-    const Body& body = plan.bodies[static_cast<size_t>(schedule[e].body)];
+    const Body& body = plan.body(schedule[e]);
     for (size_t o = 0; o < body.ops.size(); ++o)
       queues[static_cast<size_t>(body.ops[o].stream)].push_back(
           {static_cast<int>(e), static_cast<int>(o)});

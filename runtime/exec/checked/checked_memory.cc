@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "runtime/base/error.h"
@@ -72,8 +73,8 @@ void CheckedMemory::BeginRun(const StepPlan& plan) {
   plan_ = &plan;
   shadow_ = shadow.get();
   schedule_ = nullptr;
-  foreign_.assign(plan.buffers.size(), false);
-  live_.assign(plan.buffers.size(), kAllLive);
+  foreign_ = IdVector<BufferId, char>(plan.buffers.size());
+  live_ = IdVector<BufferId, int64_t>(plan.buffers.size(), kAllLive);
   scalars_at_ = -1;
   for (const PlanBuffer& buffer : plan.buffers)
     if (IsState(buffer.scope) && buffer.name == "scalars") scalars_at_ = buffer.offsets.front();
@@ -82,7 +83,7 @@ void CheckedMemory::BeginRun(const StepPlan& plan) {
 void CheckedMemory::StartSchedule(int64_t position) {
   schedule_ = &plan_->schedule;
   for (const Entry& entry : plan_->prologue) {
-    const Body& body = plan_->bodies[static_cast<size_t>(entry.body)];
+    const Body& body = plan_->body(entry);
     if (body.begin <= position && position < body.end()) schedule_ = &plan_->prologue;
   }
   shadow_->Begin(*schedule_);
@@ -120,7 +121,7 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
     const int64_t at = bound.data - arena_.base() + half;
     const std::byte* data = arena_.Look(at, at + bound.layout.span_bytes());
     const int64_t first = (at - buffer.OffsetAt(position)) / Bytes(view.layout.dtype);
-    const int64_t live = live_[static_cast<size_t>(view.buffer.value)];
+    const int64_t live = live_[view.buffer];
     const int64_t element =
         FirstNonFinite(data, bound.layout, live == kAllLive ? live : live - first);
     if (element < 0) return;
@@ -135,7 +136,7 @@ std::vector<CheckedMemory::Finding> CheckedMemory::Scan(const PlanOp& op, int64_
 
 void CheckedMemory::NoteLive(const PlanOp& op, int64_t position, int microbatch) {
   ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-    if (Writes(access)) live_[static_cast<size_t>(view.buffer.value)] = kAllLive;
+    if (Writes(access)) live_[view.buffer] = kAllLive;
   });
   const auto note = [&](const auto& typed) {
     using Op = std::decay_t<decltype(typed)>;
@@ -150,8 +151,7 @@ void CheckedMemory::NoteLive(const PlanOp& op, int64_t position, int microbatch)
         if (!written || !Writes(access)) return;
         Op::VisitSlots(typed, [&](const View& slots) {
           if (slots.buffer == written.buffer)
-            live_[static_cast<size_t>(slots.buffer.value)] =
-                slots.offset + rows * slots.layout.strides[0];
+            live_[slots.buffer] = slots.offset + rows * slots.layout.strides[0];
         });
       });
     }
@@ -162,18 +162,12 @@ void CheckedMemory::NoteLive(const PlanOp& op, int64_t position, int microbatch)
 void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
   if (schedule_ == nullptr) StartSchedule(position);
   ++op_;
-  while (op_ ==
-         static_cast<int>(
-             plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)]
-                 .ops.size())) {
+  while (op_ == std::ssize(body().ops)) {
     op_ = 0;
     ++entry_;
     MR_CHECK_LT(static_cast<size_t>(entry_), schedule_->size(), "more ops than the schedule has");
   }
-  MR_CHECK_EQ(
-      plan_->bodies[static_cast<size_t>((*schedule_)[static_cast<size_t>(entry_)].body)].begin +
-          op_,
-      position, "checked execution follows the issue order");
+  MR_CHECK_EQ(body().begin + op_, position, "checked execution follows the issue order");
   shadow_->Before(entry_, op_);
   foreign_input_ = false;
   if (!Looks(op)) return;
@@ -184,8 +178,8 @@ void CheckedMemory::Before(const PlanOp& op, int64_t position, int microbatch) {
     return;
   for (const Finding& finding :
        Scan(op, position, microbatch, [](Access access) { return Reads(access); })) {
-    MR_REQUIRE(ErrorCode::kNonFinite, foreign_[static_cast<size_t>(finding.buffer.value)],
-               "rank {}: before it runs, {}", rank_, finding.text);
+    MR_REQUIRE(ErrorCode::kNonFinite, foreign_[finding.buffer], "rank {}: before it runs, {}",
+               rank_, finding.text);
     foreign_input_ = true;
   }
 }
@@ -200,7 +194,7 @@ void CheckedMemory::After(const PlanOp& op, int64_t position, int microbatch) {
     for (const Finding& finding : Scan(op, position, microbatch, results)) {
       MR_REQUIRE(ErrorCode::kNonFinite, foreign, "rank {}: from finite operands, {}", rank_,
                  finding.text);
-      foreign_[static_cast<size_t>(finding.buffer.value)] = true;
+      foreign_[finding.buffer] = true;
     }
   }
   shadow_->After(entry_, op_);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/checked/shadow.h"
 #include "runtime/exec/executor.h"
@@ -40,6 +41,7 @@ class CheckedMemory final : public OpObserver {
     BufferId buffer;
   };
   void StartSchedule(int64_t position);
+  const Body& body() const { return plan_->body((*schedule_)[static_cast<size_t>(entry_)]); }
   bool Looks(const PlanOp& op) const;  // at its operands
   StepScalars Scalars() const;         // as they are now; zeros where the plan has none
   // Of the buffers that the op has written: which of their elements are live.
@@ -60,9 +62,9 @@ class CheckedMemory final : public OpObserver {
   const std::vector<Entry>* schedule_ = nullptr;  // null until the first op tells which
   int entry_ = 0, op_ = 0;
   bool foreign_input_ = false;
-  int64_t scalars_at_ = -1;    // in the arena, -1: the plan has none
-  std::vector<bool> foreign_;  // by buffer: holds a non-finite value that another rank made
-  std::vector<int64_t> live_;  // by buffer: elements from here on are not live; kAllLive: none
+  int64_t scalars_at_ = -1;           // in the arena, -1: the plan has none
+  IdVector<BufferId, char> foreign_;  // holds a non-finite value that another rank made
+  IdVector<BufferId, int64_t> live_;  // elements from here on are not live; kAllLive: none
 };
 
 }  // namespace millrace

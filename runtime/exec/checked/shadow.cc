@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/base/error.h"
 
@@ -25,7 +26,7 @@ Shadow::Shadow(const StepPlan& plan, const Mesh& mesh, int rank, const ArenaView
       arena_(arena),
       table_(TableOf(plan, mesh, rank)),
       stays_(plan),
-      cells_(static_cast<size_t>(table_.cells())) {
+      cells_(table_.cells()) {
   for (size_t b = 0; b < plan_.bodies.size(); ++b) {
     std::vector<int32_t>& first = first_access_.emplace_back();
     int32_t next = 0;
@@ -42,27 +43,27 @@ void Shadow::ForEachAccess(int entry, int op, F&& f) const {
   auto next =
       static_cast<size_t>(first_access_[static_cast<size_t>(body)][static_cast<size_t>(op)]);
   for (const CellAccess& access : table_.of(body, op)) {
-    const int32_t stay = stay_of_[static_cast<size_t>(entry)][next++];
-    if (!IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope)) f(access, stay);
+    const StayId stay = stay_of_[static_cast<size_t>(entry)][next++];
+    if (!IsState(plan_.buffer(access.buffer).scope)) f(access, stay);
   }
 }
 
 void Shadow::Reset() {
   arena_.Poison(plan_.persistent_bytes, plan_.arena_bytes);
-  std::fill(cells_.begin(), cells_.end(), Cell{});
+  cells_.Fill(Cell{});
   parts_.Clear();
   stays_ = StayTracker(plan_);
 }
 
-void Shadow::Free(int32_t cell) {
+void Shadow::Free(CellId cell) {
   const ByteRange range = table_.bytes(cell);
   arena_.Poison(range.begin, range.end);
-  cells_[static_cast<size_t>(cell)] = Cell{};
+  cells_[cell] = Cell{};
   parts_.Forget(cell);
 }
 
-void Shadow::Set(int32_t cell, bool defined) {
-  cells_[static_cast<size_t>(cell)].defined = defined;
+void Shadow::Set(CellId cell, bool defined) {
+  cells_[cell].defined = defined;
   parts_.Forget(cell);
 }
 
@@ -75,38 +76,36 @@ void Shadow::Begin(const std::vector<Entry>& schedule) {
   outstanding_.clear();
   ops_left_ = 0;
   for (const Entry& entry : schedule) {
-    stays_.Enter(entry.body);
-    std::vector<int32_t>& stays = stay_of_.emplace_back();
-    const std::vector<PlanOp>& ops = plan_.bodies[static_cast<size_t>(entry.body)].ops;
-    ops_left_ += static_cast<int64_t>(ops.size());
-    for (size_t o = 0; o < ops.size(); ++o) {
+    const Body& body = plan_.body(entry);
+    stays_.Enter(body);
+    std::vector<StayId>& stays = stay_of_.emplace_back();
+    ops_left_ += std::ssize(body.ops);
+    for (size_t o = 0; o < body.ops.size(); ++o) {
       for (const CellAccess& access : table_.of(entry.body, static_cast<int>(o))) {
-        const int32_t stay = stays_.StayOf(access);
+        const StayId stay = stays_.StayOf(access);
         stays.push_back(stay);
-        buffer_of_stay_.resize(static_cast<size_t>(stays_.count()));
-        buffer_of_stay_[static_cast<size_t>(stay)] = access.buffer;
-        if (IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope)) continue;
-        for (int32_t c = access.begin; c < access.end; ++c) ++outstanding_[Key(c, stay)];
+        buffer_of_stay_.resize(static_cast<size_t>(stays_.next().value));
+        buffer_of_stay_[stay] = access.buffer;
+        if (IsState(plan_.buffer(access.buffer).scope)) continue;
+        for (const CellId c : access.cells) ++outstanding_[Key(c, stay)];
       }
     }
   }
   // The latest stay of a carried buffer may go on; all others end with the schedule.
-  outlasts_.assign(static_cast<size_t>(stays_.count()), false);
-  std::vector<int32_t> latest(plan_.buffers.size(), -1);
+  outlasts_ = IdVector<StayId, char>(buffer_of_stay_.size());
+  IdVector<BufferId, StayId> latest(plan_.buffers.size());
   for (const auto& stays : stay_of_)
-    for (const int32_t stay : stays) {
-      int32_t& last = latest[static_cast<size_t>(buffer_of_stay_[static_cast<size_t>(stay)])];
+    for (const StayId stay : stays) {
+      StayId& last = latest[buffer_of_stay_[stay]];
       last = std::max(last, stay);
     }
-  for (size_t b = 0; b < latest.size(); ++b)
-    if (latest[b] >= 0 && plan_.buffers[b].scope == BufferScope::kCarried &&
-        stays_.Continues(static_cast<int32_t>(b)))
-      outlasts_[static_cast<size_t>(latest[b])] = true;
+  for (const BufferId b : latest.ids())
+    if (latest[b] && plan_.buffer(b).scope == BufferScope::kCarried && stays_.Continues(b))
+      outlasts_[latest[b]] = true;
   // Bytes that came from the schedule before and that this one does not touch.
-  for (int32_t c = 0; c < table_.cells(); ++c) {
-    const int32_t stay = cells_[static_cast<size_t>(c)].stay;
-    if (stay >= 0 && !outlasts_[static_cast<size_t>(stay)] && !outstanding_.contains(Key(c, stay)))
-      Free(c);
+  for (const CellId c : cells_.ids()) {
+    const StayId stay = cells_[c].stay;
+    if (stay && !outlasts_[stay] && !outstanding_.contains(Key(c, stay))) Free(c);
   }
 }
 
@@ -116,11 +115,11 @@ std::string Shadow::Where(int entry, int op) const {
                      DescribeAt(plan_, e.body, op));
 }
 
-const std::string& Shadow::NameOf(int32_t stay) const {
-  return plan_.buffers[static_cast<size_t>(buffer_of_stay_[static_cast<size_t>(stay)])].name;
+const std::string& Shadow::NameOf(StayId stay) const {
+  return plan_.buffer(buffer_of_stay_[stay]).name;
 }
 
-void Shadow::Claim(const CellAccess& access, int32_t cell, int32_t stay, int entry, int op) {
+void Shadow::Claim(const CellAccess& access, CellId cell, StayId stay, int entry, int op) {
   const ByteRange range = table_.bytes(cell);
   MR_CHECK(access.effect != Effect::kRead,
            "{}: {} reads {}, whose bytes [{}, {}) nothing has written", Where(entry, op),
@@ -131,14 +130,14 @@ void Shadow::Claim(const CellAccess& access, int32_t cell, int32_t stay, int ent
         bytes[byte - range.begin] == kPoison,
         "{}: byte {} of the arena, about to become {}'s, was written while it belonged to nobody",
         Where(entry, op), byte, NameOf(stay));
-  cells_[static_cast<size_t>(cell)] = {stay, false};
+  cells_[cell] = {stay, false};
 }
 
 void Shadow::Before(int entry, int op) {
-  ForEachAccess(entry, op, [&](const CellAccess& access, int32_t stay) {
-    for (int32_t c = access.begin; c < access.end; ++c) {
-      Cell& cell = cells_[static_cast<size_t>(c)];
-      if (cell.stay < 0) Claim(access, c, stay, entry, op);
+  ForEachAccess(entry, op, [&](const CellAccess& access, StayId stay) {
+    for (const CellId c : access.cells) {
+      Cell& cell = cells_[c];
+      if (!cell.stay) Claim(access, c, stay, entry, op);
       MR_CHECK(cell.stay == stay, "{}: {} touches {} at bytes [{}, {}), which still belong to {}",
                Where(entry, op), access.operand, NameOf(stay), table_.bytes(c).begin,
                table_.bytes(c).end, NameOf(cell.stay));
@@ -151,14 +150,14 @@ void Shadow::Before(int entry, int op) {
 
 void Shadow::After(int entry, int op) {
   --ops_left_;
-  ForEachAccess(entry, op, [&](const CellAccess& access, int32_t stay) {
-    for (int32_t c = access.begin; c < access.end; ++c) {
-      Cell& cell = cells_[static_cast<size_t>(c)];
+  ForEachAccess(entry, op, [&](const CellAccess& access, StayId stay) {
+    for (const CellId c : access.cells) {
+      Cell& cell = cells_[c];
       if (access.effect == Effect::kPart)
         cell.defined = cell.defined || parts_.Add(c, table_.bytes(c), table_.ColumnsOf(access));
       else if (access.effect != Effect::kRead)
         Set(c, access.effect == Effect::kDefine);
-      if (--outstanding_[Key(c, stay)] > 0 || outlasts_[static_cast<size_t>(stay)]) continue;
+      if (--outstanding_[Key(c, stay)] > 0 || outlasts_[stay]) continue;
       Free(c);
     }
   });

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/exec/arena/arena_view.h"
 #include "runtime/plan/check/access_table.h"
 #include "runtime/plan/check/stay_tracker.h"
@@ -43,37 +44,38 @@ class Shadow {
 
  private:
   struct Cell {
-    int32_t stay = -1;  // owner; -1 free
+    StayId stay;  // owner; absent: free
     bool defined = false;
   };
   // Accesses of (cell, stay) that are still to run.
   using Outstanding = std::unordered_map<uint64_t, int32_t>;
-  static uint64_t Key(int32_t cell, int32_t stay) {
-    return static_cast<uint64_t>(static_cast<uint32_t>(cell)) << 32 | static_cast<uint32_t>(stay);
+  static uint64_t Key(CellId cell, StayId stay) {
+    return static_cast<uint64_t>(static_cast<uint32_t>(cell.value)) << 32 |
+           static_cast<uint32_t>(stay.value);
   }
 
   template <class F>
   void ForEachAccess(int entry, int op,
                      F&& f) const;  // f(access, stay), persistent buffers left out
-  void Claim(const CellAccess& access, int32_t cell, int32_t stay, int entry, int op);
-  void Free(int32_t cell);
-  void Set(int32_t cell, bool defined);
+  void Claim(const CellAccess& access, CellId cell, StayId stay, int entry, int op);
+  void Free(CellId cell);
+  void Set(CellId cell, bool defined);
   std::string Where(int entry, int op) const;
-  const std::string& NameOf(int32_t stay) const;
+  const std::string& NameOf(StayId stay) const;
 
   const StepPlan& plan_;
   ArenaView arena_;
   AccessTable table_;
   StayTracker stays_;
-  std::vector<Cell> cells_;
+  IdVector<CellId, Cell> cells_;
   PartCover parts_;
-  std::vector<int32_t> buffer_of_stay_;
+  IdVector<StayId, BufferId> buffer_of_stay_;
 
   // Of the schedule being run.
   const std::vector<Entry>* schedule_ = nullptr;
-  std::vector<std::vector<int32_t>> stay_of_;       // by entry: stays of its accesses, op after op
+  std::vector<std::vector<StayId>> stay_of_;        // by entry: stays of its accesses, op after op
   std::vector<std::vector<int32_t>> first_access_;  // by body: index of an op's first access
-  std::vector<bool> outlasts_;                      // by stay
+  IdVector<StayId, char> outlasts_;
   Outstanding outstanding_;
   int64_t ops_left_ = 0;
 };

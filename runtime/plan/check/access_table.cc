@@ -30,10 +30,10 @@ class OpScan {
   const std::vector<RawAccess>& Scan(int body, int op) {
     body_ = body;
     op_ = op;
-    position_ = plan_.bodies[static_cast<size_t>(body)].begin + op;
+    const Body& of = plan_.bodies[static_cast<size_t>(body)];
+    position_ = of.begin + op;
     found_.clear();
-    const KernelOp& kernel =
-        plan_.bodies[static_cast<size_t>(body)].ops[static_cast<size_t>(op)].op;
+    const KernelOp& kernel = of.ops[static_cast<size_t>(op)].op;
     parity_ = values_parity_ = 0;
     std::visit(
         [&](const auto& typed) {
@@ -73,7 +73,7 @@ class OpScan {
   void Add(BufferId id, std::string_view operand, Effect effect, int64_t first, int64_t last,
            DType dtype) {
     if (first == last) return;
-    if (!Exists(id)) {
+    if (!plan_.Has(id)) {
       Problem(ViolationKind::kStructure, operand,
               fmt::format("names buffer {}, of {}", id.value, plan_.buffers.size()));
       return;
@@ -98,13 +98,8 @@ class OpScan {
     const auto interval = static_cast<size_t>(holds - buffer.live.begin());
     const int64_t base =
         buffer.offsets.size() == 1 ? buffer.offsets.front() : buffer.offsets[interval];
-    found_.push_back({{id.value, static_cast<int32_t>(interval), 0, 0, effect, -1, operand},
-                      base + begin,
-                      base + end});
-  }
-
-  bool Exists(BufferId id) const {
-    return id.value >= 0 && static_cast<size_t>(id.value) < plan_.buffers.size();
+    found_.push_back(
+        {{id, static_cast<int32_t>(interval), {}, effect, -1, operand}, base + begin, base + end});
   }
 
   void AddView(const View& view, std::string_view operand, Effect effect) {
@@ -112,7 +107,7 @@ class OpScan {
     const int64_t first = view.FirstOn(mesh_, rank_);
     int64_t last =
         first + view.layout.span_bytes() / size + view.microbatch_stride * (accumulate_ - 1);
-    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity)
+    if (plan_.Has(view.buffer) && plan_.buffer(view.buffer).by_parity)
       last += view.layout.dtype == DType::kI32 ? parity_ : values_parity_;
     Add(view.buffer, operand, effect, first, last, view.layout.dtype);
   }
@@ -140,7 +135,7 @@ class OpScan {
   }
 
   std::optional<Columns> PartOf(const View& view) const {
-    if (Exists(view.buffer) && plan_.buffer(view.buffer).by_parity) return std::nullopt;
+    if (plan_.Has(view.buffer) && plan_.buffer(view.buffer).by_parity) return std::nullopt;
     return ColumnsOf(view);
   }
 
@@ -271,16 +266,17 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
     : ranks_(std::move(ranks)), span_(plan.arena_bytes + 1), apart_(ranks_.size()) {
   const std::vector<ByteRange> ranges = Collect(plan, mesh, accumulate, problems);
   // Ops touch the same bytes again and again: numbered by a table as they come, then in order.
-  std::unordered_map<int64_t, int32_t> met;
+  std::unordered_map<int64_t, CellId> met;
   met.reserve(ranges.size() / 2);
+  IdVector<CellId, int64_t> byte_of;  // as they come
   const auto cut = [&](int64_t byte) {
-    const auto [it, fresh] = met.try_emplace(byte, static_cast<int32_t>(cuts_.size()));
-    if (fresh) cuts_.push_back(byte);
+    const auto [it, fresh] = met.try_emplace(byte);
+    if (fresh) it->second = byte_of.push_back(byte);
     return it->second;
   };
   for (size_t i = 0; i < ranges.size(); ++i) {
-    accesses_[i].begin = cut(ranges[i].begin);
-    accesses_[i].end = cut(ranges[i].end);
+    accesses_[i].cells.first = cut(ranges[i].begin);
+    accesses_[i].cells.last = cut(ranges[i].end);
   }
   for (size_t k = 1; k < ranks_.size(); ++k)
     for (const ByteRange& range : apart_[k])
@@ -289,18 +285,13 @@ AccessTable::AccessTable(const StepPlan& plan, const Mesh& mesh, int accumulate,
   for (const PlanBuffer& buffer : plan.buffers)
     if (IsState(buffer.scope) && !buffer.offsets.empty())
       cut(buffer.offsets.front()), cut(buffer.offsets.front() + buffer.bytes);
-  std::vector<std::pair<int64_t, int32_t>> order;  // byte, as which it was met
-  for (size_t c = 0; c < cuts_.size(); ++c) order.emplace_back(cuts_[c], static_cast<int32_t>(c));
+  std::vector<std::pair<int64_t, CellId>> order;  // byte, as which it was met
+  for (const CellId c : byte_of.ids()) order.emplace_back(byte_of[c], c);
   std::sort(order.begin(), order.end());
-  std::vector<int32_t> cell(cuts_.size());
-  for (size_t c = 0; c < order.size(); ++c) {
-    cuts_[c] = order[c].first;
-    cell[static_cast<size_t>(order[c].second)] = static_cast<int32_t>(c);
-  }
-  for (CellAccess& access : accesses_) {
-    access.begin = cell[static_cast<size_t>(access.begin)];
-    access.end = cell[static_cast<size_t>(access.end)];
-  }
+  IdVector<CellId, CellId> cell(byte_of.size());
+  for (const auto& [byte, met_as] : order) cell[met_as] = cuts_.push_back(byte);
+  for (CellAccess& access : accesses_)
+    access.cells = {cell[access.cells.first], cell[access.cells.last]};
 }
 
 std::vector<ByteRange> AccessTable::Collect(const StepPlan& plan, const Mesh& mesh, int accumulate,
@@ -364,11 +355,12 @@ std::vector<ByteRange> AccessTable::On(size_t k, const ByteRange& range) const {
   return parts;
 }
 
-std::pair<int, int> AccessTable::CellsIn(const ByteRange& range) const {
+IdRange<CellId> AccessTable::CellsIn(const ByteRange& range) const {
   const auto at = [&](int64_t byte) {
-    return static_cast<int>(std::lower_bound(cuts_.begin(), cuts_.end(), byte) - cuts_.begin());
+    return CellId{
+        static_cast<int32_t>(std::lower_bound(cuts_.begin(), cuts_.end(), byte) - cuts_.begin())};
   };
-  return {at(range.begin), std::min(at(range.end), cells())};
+  return {at(range.begin), std::min(at(range.end), CellId{static_cast<int32_t>(cells())})};
 }
 
 std::string DescribeAt(const StepPlan& plan, int body_index, int op_index) {

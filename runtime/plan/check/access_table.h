@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/check/part_cover.h"
 #include "runtime/plan/check/violation.h"
 #include "runtime/plan/step_plan.h"
@@ -35,9 +36,9 @@ enum class Effect : int8_t {
 };
 
 struct CellAccess {
-  int32_t buffer = -1;
-  int32_t interval = 0;        // which of the buffer's live ranges holds the op's position
-  int32_t begin = 0, end = 0;  // cells
+  BufferId buffer;
+  int32_t interval = 0;  // which of the buffer's live ranges holds the op's position
+  IdRange<CellId> cells;
   Effect effect = Effect::kRead;
   int32_t columns = -1;      // AccessTable::ColumnsOf, of kPart
   std::string_view operand;  // static storage
@@ -60,18 +61,16 @@ class AccessTable {
   const Columns& ColumnsOf(const CellAccess& part) const {
     return columns_[static_cast<size_t>(part.columns)];
   }
-  int cells() const { return static_cast<int>(cuts_.empty() ? 0 : cuts_.size() - 1); }
+  size_t cells() const { return cuts_.size() == 0 ? 0 : cuts_.size() - 1; }
   // Ranges for CellsIn that are these bytes of the arena on the k-th rank; of the first, the same.
   std::vector<ByteRange> On(size_t k, const ByteRange& range) const;
-  // [first, last) of the cells that begin in the bytes.
-  std::pair<int, int> CellsIn(const ByteRange& range) const;
+  // Those that begin in the bytes.
+  IdRange<CellId> CellsIn(const ByteRange& range) const;
   // Of a rank other than the first, not those of the arena: they lie behind it.
-  ByteRange bytes(int cell) const {
-    return {cuts_[static_cast<size_t>(cell)], cuts_[static_cast<size_t>(cell) + 1]};
-  }
+  ByteRange bytes(CellId cell) const { return {cuts_[cell], cuts_[CellId{cell.value + 1}]}; }
   const std::vector<int>& ranks() const { return ranks_; }
   // The rank of a cell and its bytes of the arena.
-  std::pair<int, ByteRange> PlaceOf(int cell) const {
+  std::pair<int, ByteRange> PlaceOf(CellId cell) const {
     const auto [begin, end] = bytes(cell);
     const int64_t k = begin / span_;
     return {ranks_[static_cast<size_t>(k)], {begin - k * span_, end - k * span_}};
@@ -89,8 +88,8 @@ class AccessTable {
   const std::vector<int> ranks_;
   const int64_t span_;                         // from the bytes of one rank to those of the next
   std::vector<std::vector<ByteRange>> apart_;  // by rank: bytes with cells of its own, ascending
-  std::vector<int64_t> cuts_;
-  std::vector<CellAccess> accesses_;  // by body, op
+  IdVector<CellId, int64_t> cuts_;             // the last ends the last cell
+  std::vector<CellAccess> accesses_;           // by body, op
   std::vector<Columns> columns_;
   std::vector<int32_t> starts_;    // by op, laid end to end
   std::vector<int32_t> first_op_;  // by body

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/plan/check/access_table.h"
 #include "runtime/plan/check/checker_answers.h"
+#include "runtime/plan/check/checker_corners.h"
 #include "runtime/plan/check/checker_overflow.h"
 #include "runtime/plan/check/checker_repetition.h"
 #include "runtime/plan/check/checker_rows.h"
@@ -20,6 +21,7 @@
 #include "runtime/plan/check/checker_structure.h"
 #include "runtime/plan/check/happens_before.h"
 #include "runtime/plan/check/stay_tracker.h"
+#include "runtime/plan/check/weight_versions.h"
 #include "runtime/plan/schedule/stream_clock.h"
 
 namespace millrace {
@@ -27,7 +29,7 @@ namespace {
 
 struct CellState {
   int32_t writer = -1;  // op that wrote last; -1: the host, before everything
-  int32_t stay = -1;    // of the buffer that was written
+  StayId stay;          // of the buffer that was written
   bool defined = false;
   StreamClock readers;  // since then, the latest of each stream
 };
@@ -47,10 +49,8 @@ class Walk {
         limit_(limit),
         found_(found),
         stays_(plan),
-        cells_(static_cast<size_t>(table.cells())),
-        root_(plan.buffers.size(), -1),
-        derived_(plan.buffers.size()),
-        version_(plan.buffers.size()) {
+        cells_(table.cells()),
+        versions_(plan.buffers.size()) {
     DefineFound(plan.prologue_seam);
     std::vector<BufferId> made = plan.prologue_seam.defines;
     Seam rest;
@@ -65,20 +65,20 @@ class Walk {
     std::optional<State> before;  // at the end of the period before the present one
     std::vector<int32_t> first_of_entry(schedule.size());
     for (size_t e = 0; e < schedule.size(); ++e) {
-      if (e == repeated.begin) begin_ = {order_.count(), stays_.count(), stays_.entered()};
+      if (e == repeated.begin) begin_ = {order_.count(), stays_.next(), stays_.entered()};
       if (repeated.EndsPeriod(e)) {
         if (before && IsShifted(*before)) {
           Skip(repeated, e, *before, &first_of_entry);
           e = repeated.end;
           if (e == schedule.size()) return;
         } else {
-          before = {order_.count(), stays_, cells_, parts_, root_, derived_, version_};
+          before = {order_.count(), stays_, cells_, parts_, versions_};
         }
       }
       const Entry& entry = schedule[e];
       first_of_entry[e] = static_cast<int32_t>(instances_.size());
-      stays_.Enter(entry.body);
-      const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
+      const Body& body = plan_.body(entry);
+      stays_.Enter(body);
       auto edge = entry.edges.begin();
       for (size_t o = 0; o < body.ops.size(); ++o) {
         const auto op_index = static_cast<int32_t>(o);
@@ -97,8 +97,8 @@ class Walk {
   // says it defines.
   void CheckOutputs() {
     for (const PlanOutput& output : plan_.outputs) {
-      const int32_t stay = stays_.Latest(output.view.buffer.value);
-      bool holds = stays_.Continues(output.view.buffer.value);
+      const StayId stay = stays_.Latest(output.view.buffer);
+      bool holds = stays_.Continues(output.view.buffer);
       for (size_t k = 0; holds && k < table_.ranks().size(); ++k)
         holds = Holds(k, BytesOf(output.view, table_.ranks()[k]), stay);
       if (!holds)
@@ -106,7 +106,7 @@ class Walk {
             ViolationKind::kUndefined,
             fmt::format("the {} plan's output {}: {} does not survive the schedule, but the host "
                         "reads it then",
-                        plan_.name, output.name, NameOf(output.view.buffer.value)));
+                        plan_.name, output.name, NameOf(output.view.buffer)));
     }
   }
   void CheckDefines(const Seam& seam, const char* part) {
@@ -123,17 +123,17 @@ class Walk {
   struct State {
     int32_t ops;  // walked until then
     StayTracker stays;
-    std::vector<CellState> cells;
+    IdVector<CellId, CellState> cells;
     PartCover parts;
-    std::vector<int32_t> root;
-    std::vector<int64_t> derived, version;
+    WeightVersions versions;
   };
 
   // Is the state what `before` was, with every op, stay and entry since the repetition began moved
   // on by one period? What holds for a period then holds for the next: all that Step compares is
   // which op comes first, whether two stays are one, and which weights are the latest.
   bool IsShifted(const State& before) const {
-    const int32_t ops = order_.count() - before.ops, stays = stays_.count() - before.stays.count();
+    const int32_t ops = order_.count() - before.ops,
+                  stays = stays_.next().value - before.stays.next().value;
     const auto op = [&](int32_t was, int32_t is) {
       // An op of an earlier period that is still remembered: its clock was not compared.
       if (is >= begin_.op && is < before.ops) return false;
@@ -141,11 +141,11 @@ class Walk {
     };
     const auto cell = [&](const CellState& was, const CellState& is) {
       return op(was.writer, is.writer) && was.defined == is.defined &&
-             (was.stay < begin_.stay ? was.stay : was.stay + stays) == is.stay &&
+             (was.stay < begin_.stay ? was.stay : StayId{was.stay.value + stays}) == is.stay &&
              std::equal(std::begin(was.readers), std::end(was.readers), std::begin(is.readers), op);
     };
-    return parts_ == before.parts && root_ == before.root && derived_ == before.derived &&
-           version_ == before.version && order_.Repeats(begin_.op, before.ops) &&
+    return parts_ == before.parts && versions_ == before.versions &&
+           order_.Repeats(begin_.op, before.ops) &&
            stays_.IsShifted(before.stays, begin_.stay, begin_.entry) &&
            std::equal(cells_.begin(), cells_.end(), before.cells.begin(),
                       [&](const CellState& is, const CellState& was) { return cell(was, is); });
@@ -172,23 +172,20 @@ class Walk {
     return fmt::format("[{} microbatch {}] {}", i.phase, i.microbatch,
                        DescribeAt(plan_, i.body, i.op));
   }
-  std::string Bytes(int32_t cell) const {
+  std::string Bytes(CellId cell) const {
     const auto [rank, range] = table_.PlaceOf(cell);
     return fmt::format("bytes [{}, {}) of the arena, rank {}", range.begin, range.end, rank);
   }
-  const std::string& NameOf(int32_t buffer) const {
-    return plan_.buffers[static_cast<size_t>(buffer)].name;
-  }
+  const std::string& NameOf(BufferId buffer) const { return plan_.buffer(buffer).name; }
 
-  // What the plan says it finds: whoever runs it has to see that it is there (seams.h). States are
-  // versions of themselves, where no op makes them from others.
+  // What the plan says it finds: whoever runs it has to see that it is there (seams.h).
   void DefineFound(const Seam& seam) {
     for (const BufferId id : seam.reads) {
       if (!IsState(plan_.buffer(id).scope)) continue;
-      const auto b = static_cast<size_t>(id.value);
-      if (root_[b] < 0) root_[b] = id.value;
+      versions_.Found(id);
       for (size_t k = 0; k < table_.ranks().size(); ++k)
-        for (const ByteRange& range : table_.On(k, BytesOf(id))) DefineUnwritten(range, id.value);
+        for (const ByteRange& range : table_.On(k, BytesOf(id)))
+          DefineUnwritten(range, stays_.Latest(id));
     }
   }
 
@@ -205,19 +202,16 @@ class Walk {
                                                             output.FirstOn(mesh_, rank);
     return {begin, begin + output.layout.span_bytes()};
   }
-  void DefineUnwritten(const ByteRange& range, int32_t stay) {
-    const auto [begin, end] = table_.CellsIn(range);
-    for (int32_t c = begin; c < end; ++c)
-      if (cells_[static_cast<size_t>(c)].writer < 0)
-        cells_[static_cast<size_t>(c)] = {-1, stay, true, {}};
+  void DefineUnwritten(const ByteRange& range, StayId stay) {
+    for (const CellId c : table_.CellsIn(range))
+      if (cells_[c].writer < 0) cells_[c] = {-1, stay, true, {}};
   }
   // Is each of these bytes defined on the k-th rank, in this stay?
-  bool Holds(size_t k, const ByteRange& bytes, int32_t stay) const {
+  bool Holds(size_t k, const ByteRange& bytes, StayId stay) const {
     for (const ByteRange& range : table_.On(k, bytes)) {
       int64_t at = range.begin;
-      const auto [begin, end] = table_.CellsIn(range);
-      for (int32_t c = begin; c < end; ++c) {
-        const CellState& cell = cells_[static_cast<size_t>(c)];
+      for (const CellId c : table_.CellsIn(range)) {
+        const CellState& cell = cells_[c];
         if (!cell.defined || cell.stay != stay || table_.bytes(c).begin != at) return false;
         at = table_.bytes(c).end;
       }
@@ -227,7 +221,7 @@ class Walk {
   }
   bool HoldsOnAll(BufferId state) const {
     for (size_t k = 0; k < table_.ranks().size(); ++k)
-      if (!Holds(k, BytesOf(state), state.value)) return false;
+      if (!Holds(k, BytesOf(state), stays_.Latest(state))) return false;
     return true;
   }
 
@@ -235,7 +229,7 @@ class Walk {
     const Instance& at = instances_.back();
     const StreamId stream = order_.stream(self);
     for (const CellAccess& access : table_.of(at.body, at.op)) {
-      const int32_t stay = stays_.StayOf(access);
+      const StayId stay = stays_.StayOf(access);
       if (access.effect == Effect::kRead)
         Read(self, stream, access, stay);
       else
@@ -244,14 +238,14 @@ class Walk {
         RequireLatest(self, access);
       if (found_->size() >= limit_) return;
     }
-    TrackVersions(op);
+    versions_.Ran(op);
   }
 
-  void Read(int32_t self, StreamId stream, const CellAccess& access, int32_t stay) {
-    for (int32_t c = access.begin; c < access.end; ++c) {
-      CellState& cell = cells_[static_cast<size_t>(c)];
+  void Read(int32_t self, StreamId stream, const CellAccess& access, StayId stay) {
+    for (const CellId c : access.cells) {
+      CellState& cell = cells_[c];
       if (!cell.defined || cell.stay != stay) {
-        if (IsState(plan_.buffers[static_cast<size_t>(access.buffer)].scope))
+        if (IsState(plan_.buffer(access.buffer).scope))
           Report(
               ViolationKind::kUndefined,
               fmt::format("{}: {} reads the state {}, which the {} plan neither finds, by its "
@@ -280,22 +274,20 @@ class Walk {
   }
 
   void RequireLatest(int32_t self, const CellAccess& access) {
-    const auto b = static_cast<size_t>(access.buffer);
-    if (root_[b] >= 0 && static_cast<size_t>(root_[b]) != b &&
-        derived_[b] != version_[static_cast<size_t>(root_[b])])
+    if (const BufferId weights = versions_.StaleOf(access.buffer))
       Report(ViolationKind::kStale,
              fmt::format("{}: {} reads {}, made from {} before its latest update", At(self),
-                         access.operand, NameOf(access.buffer), NameOf(root_[b])));
+                         access.operand, NameOf(access.buffer), NameOf(weights)));
   }
 
-  bool IsOfAnotherMicrobatch(int32_t buffer, int32_t writer) const {
-    return plan_.buffers[static_cast<size_t>(buffer)].scope == BufferScope::kMicrobatch &&
+  bool IsOfAnotherMicrobatch(BufferId buffer, int32_t writer) const {
+    return plan_.buffer(buffer).scope == BufferScope::kMicrobatch &&
            instances_[static_cast<size_t>(writer)].microbatch != instances_.back().microbatch;
   }
 
-  void Write(int32_t self, const CellAccess& access, int32_t stay) {
-    for (int32_t c = access.begin; c < access.end; ++c) {
-      CellState& cell = cells_[static_cast<size_t>(c)];
+  void Write(int32_t self, const CellAccess& access, StayId stay) {
+    for (const CellId c : access.cells) {
+      CellState& cell = cells_[c];
       if (cell.writer >= 0 && cell.writer != self && !order_(cell.writer, self)) {
         Race(self, access, cell.writer, "writes", c);
         return;
@@ -310,8 +302,8 @@ class Walk {
   }
 
   // Is the cell defined once the access has written it?
-  bool DefinesCell(int32_t c, const CellAccess& access, int32_t stay) {
-    const CellState& cell = cells_[static_cast<size_t>(c)];
+  bool DefinesCell(CellId c, const CellAccess& access, StayId stay) {
+    const CellState& cell = cells_[c];
     const bool part = access.effect == Effect::kPart;
     const bool goes_on = part && cell.stay == stay &&
                          (cell.writer < 0 || !IsOfAnotherMicrobatch(access.buffer, cell.writer));
@@ -320,37 +312,12 @@ class Walk {
     return (goes_on && cell.defined) || parts_.Add(c, table_.bytes(c), table_.ColumnsOf(access));
   }
 
-  void Race(int32_t self, const CellAccess& access, int32_t other, const char* does, int32_t cell) {
+  void Race(int32_t self, const CellAccess& access, int32_t other, const char* does, CellId cell) {
     Report(
         ViolationKind::kRace,
         fmt::format("{}: {} {} {} without waiting for {}, which {} the same bytes ({})", At(self),
                     access.operand, access.effect == Effect::kRead ? "reads" : "writes",
                     NameOf(access.buffer), At(other), does, Bytes(cell)));
-  }
-
-  // Which version of which master weights a cast or gathered copy holds.
-  void TrackVersions(const KernelOp& op) {
-    const auto derive = [&](const View& from, const View& to) {
-      const auto f = static_cast<size_t>(from.buffer.value),
-                 t = static_cast<size_t>(to.buffer.value);
-      root_[t] = root_[f];
-      if (root_[f] >= 0)
-        derived_[t] = static_cast<size_t>(root_[f]) == f ? version_[f] : derived_[f];
-    };
-    if (const auto* cast = std::get_if<CastOp<View>>(&op)) {
-      derive(cast->x, cast->out);
-    } else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op);
-               gather != nullptr && gather->shard) {
-      derive(gather->shard, gather->full);
-    } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
-      ++version_[static_cast<size_t>(adamw->master.buffer.value)];
-      if (adamw->compute) derive(adamw->master, adamw->compute);
-    } else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op)) {
-      ++version_[static_cast<size_t>(muon->master.buffer.value)];
-      if (muon->compute) derive(muon->master, muon->compute);
-    } else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op)) {
-      ++version_[static_cast<size_t>(balance->bias.buffer.value)];
-    }
   }
 
   const StepPlan& plan_;
@@ -361,57 +328,24 @@ class Walk {
   StayTracker stays_;
   HappensBefore order_;
   std::vector<Instance> instances_;
-  std::vector<CellState> cells_;
+  IdVector<CellId, CellState> cells_;
   PartCover parts_;
-  std::vector<int32_t> root_;  // by buffer: master weights that it is a copy of; -1 none
-  std::vector<int64_t> derived_, version_;  // by buffer: version copied; updates so far
+  WeightVersions versions_;
   std::vector<int32_t> waits_;
   struct {
-    int32_t op = 0, stay = 0, entry = 0;
+    int32_t op = 0;
+    StayId stay;
+    EnteredId entry;
   } begin_;  // the repetition's first of each
 };
 
-// The axes that some op's bytes depend on.
-AxisSet AxesNamed(const StepPlan& plan) {
-  AxisSet axes;
-  for (const Body& body : plan.bodies) {
-    for (const PlanOp& op : body.ops) {
-      // In place: reads the rank's own slice.
-      const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
-      if (gather != nullptr && !gather->shard) axes = axes | gather->axes;
-      ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        if (view.rank_stride != 0) axes = axes | view.rank_axes;
-      });
-    }
-  }
-  return axes;
-}
-
 }  // namespace
-
-std::vector<int> CornerRanks(const Mesh& mesh, AxisSet axes) {
-  const std::vector<int> group = mesh.Group(0, axes);
-  if (group.size() <= 4) return group;
-  const auto stands_for_all = [&](int rank) {
-    bool corner = true, middle = true;
-    for (const Axis axis : kAxes) {
-      if (!axes.Has(axis)) continue;
-      const int at = mesh.Index(rank, axis), last = mesh.Size(axis) - 1;
-      corner = corner && (at == 0 || at == last);
-      middle = middle && at == mesh.Size(axis) / 2;
-    }
-    return corner || middle;
-  };
-  std::vector<int> ranks;
-  std::copy_if(group.begin(), group.end(), std::back_inserter(ranks), stands_for_all);
-  return ranks;
-}
 
 Violations FindViolations(const StepPlan& plan, const Mesh& mesh, int accumulate, size_t limit) {
   Violations found;
   FindStructuralViolations(plan, mesh, accumulate, &found);
   if (found.empty()) {
-    const AccessTable table(plan, mesh, accumulate, CornerRanks(mesh, AxesNamed(plan)), &found);
+    const AccessTable table(plan, mesh, accumulate, CornersOf(plan, mesh), &found);
     if (found.empty()) {
       Walk walk(plan, mesh, table, limit, &found);
       walk.Run(plan.prologue, "prologue");

@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,8 +26,8 @@ class AnswerWalk {
         mesh_(mesh),
         together_(together),
         table_(table),
-        differs_(static_cast<size_t>(table.cells())),
-        terms_(differs_.size()) {
+        differs_(table.cells()),
+        terms_(table.cells()) {
     // Whether a rank has its shard or its part of a weight: no other rank has the same.
     for (const PlanBuffer& buffer : plan.buffers)
       if (IsState(buffer.scope) && buffer.cls == BufferClass::kParameters)
@@ -37,7 +36,7 @@ class AnswerWalk {
 
   void Run(const std::vector<Entry>& schedule) {
     for (const Entry& entry : schedule) {
-      const std::vector<PlanOp>& ops = plan_.bodies[static_cast<size_t>(entry.body)].ops;
+      const std::vector<PlanOp>& ops = plan_.body(entry).ops;
       for (size_t o = 0; o < ops.size(); ++o)
         Step(ops[o].op, table_.of(entry.body, static_cast<int>(o)));
     }
@@ -48,10 +47,9 @@ class AnswerWalk {
       const PlanBuffer& buffer = plan_.buffer(output.view.buffer);
       const int64_t begin =
           buffer.offsets.back() + Bytes(output.view.layout.dtype) * output.view.FirstOn(mesh_, 0);
-      const auto [first, last] = table_.CellsIn({begin, begin + output.view.layout.span_bytes()});
-      for (int c = first; c < last && found->empty(); ++c) {
-        Report(output, differs_[static_cast<size_t>(c)], "is not the same on", found);
-        Report(output, terms_[static_cast<size_t>(c)], "lacks a sum over", found);
+      for (const CellId c : table_.CellsIn({begin, begin + output.view.layout.span_bytes()})) {
+        Report(output, differs_[c], "is not the same on", found);
+        Report(output, terms_[c], "lacks a sum over", found);
       }
     }
   }
@@ -102,10 +100,10 @@ class AnswerWalk {
     for (const CellAccess& access : accesses) {
       if (access.effect != Effect::kRead && access.effect != Effect::kPart) continue;
       const bool summed = IsSummed(op, access.operand);
-      for (int32_t c = access.begin; c < access.end; ++c) {
-        const AxisSet read = differs_[static_cast<size_t>(c)];
+      for (const CellId c : access.cells) {
+        const AxisSet read = differs_[c];
         differs = differs | read;
-        terms = terms | terms_[static_cast<size_t>(c)] | (summed ? read : AxisSet());
+        terms = terms | terms_[c] | (summed ? read : AxisSet());
       }
     }
     differs = differs - MadeSame(op);
@@ -114,27 +112,20 @@ class AnswerWalk {
     for (const CellAccess& access : accesses) {
       if (access.effect == Effect::kRead) continue;
       const bool scratch = access.effect == Effect::kScratch;
-      const auto fill = [&](std::vector<AxisSet>& cells, AxisSet axes) {
-        std::fill(cells.begin() + access.begin, cells.begin() + access.end,
-                  scratch ? AxisSet() : axes);
-      };
-      fill(differs_, differs);
-      fill(terms_, terms);
+      differs_.Fill(access.cells, scratch ? AxisSet() : differs);
+      terms_.Fill(access.cells, scratch ? AxisSet() : terms);
     }
   }
 
-  void Set(const ByteRange& bytes, AxisSet axes) {
-    const auto [first, last] = table_.CellsIn(bytes);
-    std::fill(differs_.begin() + first, differs_.begin() + last, axes);
-  }
+  void Set(const ByteRange& bytes, AxisSet axes) { differs_.Fill(table_.CellsIn(bytes), axes); }
 
   const StepPlan& plan_;
   const Mesh& mesh_;
   const AxisSet together_;
   const AccessTable& table_;
-  // By cell: the axes along which ranks hold other things there; along which what they hold is a
-  // term of a sum.
-  std::vector<AxisSet> differs_, terms_;
+  // The axes along which ranks hold other things there; along which what they hold is a term of a
+  // sum.
+  IdVector<CellId, AxisSet> differs_, terms_;
 };
 
 }  // namespace

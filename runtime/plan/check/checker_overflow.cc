@@ -21,7 +21,7 @@ class OverflowWalk {
   void Run() {
     for (size_t e = 0; e < plan_.schedule.size() && found_->empty(); ++e) {
       const Entry& entry = plan_.schedule[e];
-      const std::vector<PlanOp>& ops = plan_.bodies[static_cast<size_t>(entry.body)].ops;
+      const std::vector<PlanOp>& ops = plan_.body(entry).ops;
       for (size_t o = 0; o < ops.size() && found_->empty(); ++o) {
         at_ = {entry.body, static_cast<int>(o)};
         if (const auto* pieces = std::get_if<ExpertPiecesOp<View>>(&ops[o].op))

@@ -55,8 +55,8 @@ class RowWalk {
         sequences_(sequences),
         table_(table),
         found_(found),
-        cuts_(static_cast<size_t>(table.cells())),
-        buffers_(cuts_.size(), -1),
+        cuts_(table.cells()),
+        buffers_(table.cells()),
         walked_(plan.bodies.size()) {}
 
   // Each body once: it does the same for every microbatch.
@@ -195,10 +195,10 @@ class RowWalk {
     for (const CellAccess& access : Accesses()) {
       const bool part = access.effect == Effect::kPart;
       if ((access.effect != Effect::kRead && !part) || !wanted(access.operand)) continue;
-      for (int32_t c = access.begin; c < access.end; ++c) {
+      for (const CellId c : access.cells) {
         // Columns are of the rows that the buffer's other ones are of.
-        if (part && buffers_[static_cast<size_t>(c)] != access.buffer) continue;
-        const Cut& cut = cuts_[static_cast<size_t>(c)];
+        if (part && buffers_[c] != access.buffer) continue;
+        const Cut& cut = cuts_[c];
         if (!cut || cut == common) continue;
         if (common)
           Report(fmt::format("{} has rows cut by {}, but {} by {}", access.operand, ToString(*cut),
@@ -218,9 +218,8 @@ class RowWalk {
   }
   void Set(const CellAccess& access, const Cut& cut) {
     if (access.effect == Effect::kRead) return;
-    std::fill(cuts_.begin() + access.begin, cuts_.begin() + access.end,
-              access.effect == Effect::kScratch ? std::nullopt : cut);
-    std::fill(buffers_.begin() + access.begin, buffers_.begin() + access.end, access.buffer);
+    cuts_.Fill(access.cells, access.effect == Effect::kScratch ? std::nullopt : cut);
+    buffers_.Fill(access.cells, access.buffer);
   }
 
   const StepPlan& plan_;
@@ -228,8 +227,8 @@ class RowWalk {
   const AxisSet sequences_;
   const AccessTable& table_;
   Violations* found_;
-  std::vector<Cut> cuts_;         // by cell
-  std::vector<int32_t> buffers_;  // by cell: written last
+  IdVector<CellId, Cut> cuts_;
+  IdVector<CellId, BufferId> buffers_;  // written last
   std::vector<bool> walked_;
   int body_ = 0, op_ = 0;
 };

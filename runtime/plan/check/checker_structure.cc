@@ -13,6 +13,12 @@
 namespace millrace {
 namespace {
 
+// null: there is none.
+const PlanOp* OpAt(const std::vector<PlanOp>& ops, int32_t index) {
+  const auto i = static_cast<size_t>(index);
+  return i < ops.size() ? &ops[i] : nullptr;
+}
+
 class Structure {
  public:
   Structure(const StepPlan& plan, const Mesh& mesh, int accumulate, Violations* found)
@@ -62,7 +68,7 @@ class Structure {
       }
       if (entry.microbatch < 0 || entry.microbatch >= accumulate_)
         bad(fmt::format("microbatch {} of {}", entry.microbatch, accumulate_));
-      const std::vector<PlanOp>& ops = plan_.bodies[static_cast<size_t>(entry.body)].ops;
+      const std::vector<PlanOp>& ops = plan_.body(entry).ops;
       int32_t last = 0;
       for (const Edge& edge : entry.edges) {
         const auto text = [&] {
@@ -70,23 +76,16 @@ class Structure {
         };
         if (edge.to_op < last) bad(text() + " is out of order");
         last = std::max(last, edge.to_op);
-        if (edge.to_op < 0 || static_cast<size_t>(edge.to_op) >= ops.size() ||
-            edge.from_entry < 0 || static_cast<size_t>(edge.from_entry) > e || edge.from_op < 0 ||
-            static_cast<size_t>(edge.from_op) >=
-                plan_
-                    .bodies[static_cast<size_t>(
-                        schedule[static_cast<size_t>(edge.from_entry)].body)]
-                    .ops.size()) {
+        const auto from_entry = static_cast<size_t>(edge.from_entry);  // below 0: too many
+        const PlanOp* const to = OpAt(ops, edge.to_op);
+        const PlanOp* const from =
+            from_entry > e ? nullptr : OpAt(plan_.body(schedule[from_entry]).ops, edge.from_op);
+        if (to == nullptr || from == nullptr) {
           bad(text() + " names an op that does not exist");
           continue;
         }
-        if (static_cast<size_t>(edge.from_entry) == e && edge.from_op >= edge.to_op)
-          bad(text() + " waits for a later op");
-        const PlanOp& from =
-            plan_.bodies[static_cast<size_t>(schedule[static_cast<size_t>(edge.from_entry)].body)]
-                .ops[static_cast<size_t>(edge.from_op)];
-        if (from.stream == ops[static_cast<size_t>(edge.to_op)].stream)
-          bad(text() + " joins two ops of one stream");
+        if (from_entry == e && edge.from_op >= edge.to_op) bad(text() + " waits for a later op");
+        if (from->stream == to->stream) bad(text() + " joins two ops of one stream");
       }
     }
   }

@@ -53,8 +53,8 @@ std::vector<ByteRange> Merged(std::vector<ByteRange> ranges) {
   return merged;
 }
 
-bool PartCover::Add(int32_t cell, const ByteRange& bytes, const Columns& columns) {
-  Written& written = cells_[cell];
+bool PartCover::Add(CellId cell, const ByteRange& bytes, const Columns& columns) {
+  Written& written = cells_[cell.value];
   if (written.stride != columns.stride) written = {columns.stride, {}};
   // What holds for a row's worth of bytes holds for all of the cell.
   const int64_t row = std::min(columns.stride, bytes.end - bytes.begin);

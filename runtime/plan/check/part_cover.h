@@ -11,6 +11,8 @@
 
 namespace millrace {
 
+using CellId = Id<struct CellTag>;  // of the arena, cut where ops begin and end (access_table.h)
+
 // Bytes [begin + i * stride, + width) of every row i of `rows`.
 struct Columns {
   int64_t begin = 0, stride = 0, width = 0, rows = 0;
@@ -38,8 +40,8 @@ class PartCover {
   // The columns are written in the cell, which lies in the span of their view. True: with what else
   // has been since Forget they fill it, and it is forgotten. Columns of rows at another distance
   // count for nothing from here on.
-  bool Add(int32_t cell, const ByteRange& bytes, const Columns& columns);
-  void Forget(int32_t cell) { cells_.erase(cell); }
+  bool Add(CellId cell, const ByteRange& bytes, const Columns& columns);
+  void Forget(CellId cell) { cells_.erase(cell.value); }
   void Clear() { cells_.clear(); }
   bool operator==(const PartCover&) const = default;
 
@@ -55,7 +57,7 @@ class PartCover {
                         });
     }
   };
-  std::unordered_map<int32_t, Written> cells_;
+  std::unordered_map<int32_t, Written> cells_;  // by CellId
 };
 
 }  // namespace millrace

@@ -30,21 +30,20 @@ StateValidity::StateValidity(const StateLayout& states, std::vector<const StepPl
       carried_(plans_.size()),
       lost_(states.tensors.size(), -1) {
   std::multimap<BufferId, BufferId> copies;
-  for (size_t s = 0; s < states.tensors.size(); ++s) {
-    const BufferId copy{static_cast<int32_t>(s)};
-    if (states.tensors[s].source) copies.emplace(states.tensors[s].source, copy);
-    if (!states.tensors[s].of_weights) continue;
-    for (size_t w = 0; w < states.tensors.size(); ++w)
-      if (states.tensors[w].slot == kMasterSlot.name)
-        copies.emplace(BufferId{static_cast<int32_t>(w)}, copy);
+  for (const BufferId copy : valid_.ids()) {
+    const StateTensor& state = states.tensor(copy);
+    if (state.source) copies.emplace(state.source, copy);
+    if (!state.of_weights) continue;
+    for (const BufferId weights : valid_.ids())
+      if (states.tensor(weights).slot == kMasterSlot.name) copies.emplace(weights, copy);
   }
   copies_ = std::make_shared<const std::multimap<BufferId, BufferId>>(std::move(copies));
 }
 
 void StateValidity::Write(BufferId state) {
-  valid_[static_cast<size_t>(state.value)] = true;
+  valid_[state] = true;
   for (auto [copy, end] = copies_->equal_range(state); copy != end; ++copy)
-    valid_[static_cast<size_t>(copy->second.value)] = false;
+    valid_[copy->second] = false;
 }
 
 void StateValidity::HostWrites(BufferId state) {
@@ -72,7 +71,7 @@ std::string StateValidity::Describe(size_t plan, BufferId missing) const {
   if (!IsState(missing))
     return fmt::format("the {} plan reads {}, which its prologue does not leave", reader.name,
                        reader.buffer(missing).name);
-  const int lost = lost_[static_cast<size_t>(missing.value)];
+  const int lost = lost_[missing];
   return fmt::format(
       "the {} plan reads the state {}, which {}", reader.name, states_->tensor(missing).name,
       lost < 0 ? "nobody has defined, or not since what it is made from was written"
@@ -82,18 +81,18 @@ std::string StateValidity::Describe(size_t plan, BufferId missing) const {
 void StateValidity::Ran(size_t plan, bool prologue) {
   const StepPlan& ran = *plans_[plan];
   const Seam& seam = SeamOf(ran, prologue);
-  for (size_t s = 0; s < valid_.size(); ++s)
-    if (valid_[s] && states_->tensors[s].offset >= ran.persistent_bytes) {
-      valid_[s] = false;
-      lost_[s] = static_cast<int>(plan);
+  for (const BufferId id : valid_.ids())
+    if (valid_[id] && states_->tensor(id).offset >= ran.persistent_bytes) {
+      valid_[id] = false;
+      lost_[id] = static_cast<int>(plan);
     }
   // What it defines beside its source follows that source.
   for (const BufferId id : seam.defines)
     if (IsState(id)) Write(id);
   for (const BufferId id : seam.defines)
     if (IsState(id)) {
-      valid_[static_cast<size_t>(id.value)] = true;
-      lost_[static_cast<size_t>(id.value)] = -1;
+      valid_[id] = true;
+      lost_[id] = -1;
     }
   carried_.assign(carried_.size(), false);
   carried_[plan] = std::all_of(ran.seam.reads.begin(), ran.seam.reads.end(), [&](BufferId id) {
@@ -177,7 +176,7 @@ class SeamProof {
   bool Runnable(const StateValidity& at, const StepPlan& plan) const {
     for (const bool prologue : {false, true})
       for (const BufferId id : SeamOf(plan, prologue).reads) {
-        if (static_cast<size_t>(id.value) >= states_.tensors.size() || at.valid(id)) continue;
+        if (!states_.Has(id) || at.valid(id)) continue;
         const StateTensor& state = states_.tensor(id);
         if (state.writer == StateWriter::kPlans ||
             (state.writer == StateWriter::kHost && state.scope == StateScope::kEra))
@@ -187,9 +186,8 @@ class SeamProof {
   }
 
   void HostWritesAll(StateValidity* at) const {
-    for (size_t s = 0; s < states_.tensors.size(); ++s)
-      if (states_.tensors[s].writer == StateWriter::kHost)
-        at->HostWrites({static_cast<int32_t>(s)});
+    for (const BufferId id : states_.ids())
+      if (states_.tensor(id).writer == StateWriter::kHost) at->HostWrites(id);
   }
 
   bool Finds(const StateValidity& at, size_t plan, bool prologue) {
@@ -248,8 +246,7 @@ Violations FindSeamViolations(const RunPlans& run, const Mesh& mesh, size_t limi
     const ShardAxes own = ShardAxesOf(plan, mesh);
     if (own.empty()) updates_nothing.push_back(&plan);
     for (const auto& [buffer, axes] : own)
-      if (static_cast<size_t>(buffer.value) < run.states.tensors.size())
-        states.try_emplace(buffer, axes);
+      if (run.states.Has(buffer)) states.try_emplace(buffer, axes);
   }
   for (const StepPlan* plan : updates_nothing)
     if (found.size() < limit) FindShardViolations(*plan, mesh, states, &found);

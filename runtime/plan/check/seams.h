@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/check/violation.h"
 #include "runtime/plan/state_layout.h"
 
@@ -28,7 +29,7 @@ class StateValidity {
 
   void HostWrites(BufferId state);
   // Nobody has the state's bytes any more, or none of what plans carry from step to step.
-  void Lose(BufferId state) { valid_[static_cast<size_t>(state.value)] = false; }
+  void Lose(BufferId state) { valid_[state] = false; }
   void LoseCarried() { carried_.assign(carried_.size(), false); }
   bool NeedsPrologue(size_t plan) const;
   // The first state that the prologue, or the schedule, reads and that is not valid; none: absent.
@@ -37,7 +38,7 @@ class StateValidity {
   std::string Describe(size_t plan, BufferId missing) const;
   void Ran(size_t plan, bool prologue);
 
-  bool valid(BufferId state) const { return valid_[static_cast<size_t>(state.value)]; }
+  bool valid(BufferId state) const { return valid_[state]; }
   // Orders what can differ between two moments of one run.
   bool operator<(const StateValidity& other) const {
     return valid_ != other.valid_ ? valid_ < other.valid_ : carried_ < other.carried_;
@@ -45,16 +46,14 @@ class StateValidity {
 
  private:
   void Write(BufferId state);
-  bool IsState(BufferId id) const {
-    return static_cast<size_t>(id.value) < states_->tensors.size();
-  }
+  bool IsState(BufferId id) const { return valid_.Has(id); }
 
   const StateLayout* states_;
   std::vector<const StepPlan*> plans_;
   std::shared_ptr<const std::multimap<BufferId, BufferId>> copies_;  // by what they are made from
-  std::vector<bool> valid_;                                          // by state
-  std::vector<bool> carried_;  // by plan: what its schedule finds in carried buffers is there
-  std::vector<int> lost_;      // by state: the plan that ran over it, -1 none
+  IdVector<BufferId, char> valid_;                                   // states
+  std::vector<bool> carried_;     // by plan: what its schedule finds in carried buffers is there
+  IdVector<BufferId, int> lost_;  // states: the plan that ran over each, -1 none
 };
 
 // Empty: states lie apart, every plan has them where the layout says, and in whatever order the

@@ -14,64 +14,61 @@ std::vector<Interval>::const_iterator LiveRangeAt(const PlanBuffer& buffer, int6
 }
 
 StayTracker::StayTracker(const StepPlan& plan)
-    : plan_(&plan), last_(plan.buffers.size()), next_(static_cast<int32_t>(plan.buffers.size())) {}
+    : plan_(&plan), last_(plan.buffers.size()), next_{plan.buffer_ids().last.value} {}
 
-void StayTracker::Enter(int body) { entered_.push_back(body); }
-
-bool StayTracker::LiveThroughEnd(int32_t buffer, const Last& last) const {
-  const Body& body = plan_->bodies[static_cast<size_t>(entered_[static_cast<size_t>(last.entry)])];
-  return plan_->buffers[static_cast<size_t>(buffer)].live[static_cast<size_t>(last.interval)].end >=
-         body.end();
+bool StayTracker::LiveThroughEnd(BufferId buffer, const Last& last) const {
+  const std::vector<Interval>& live = plan_->buffer(buffer).live;
+  return live[static_cast<size_t>(last.interval)].end >= entered_[last.entry]->end();
 }
 
-bool StayTracker::LiveAllThrough(int32_t buffer, int body_index) const {
-  const Body& body = plan_->bodies[static_cast<size_t>(body_index)];
-  if (body.ops.empty()) return true;
-  const PlanBuffer& of = plan_->buffers[static_cast<size_t>(buffer)];
-  const auto live = LiveRangeAt(of, body.begin);
-  return live != of.live.end() && body.end() <= live->end;
-}
-
-bool StayTracker::Continues(int32_t buffer) const {
-  const Last& last = last_[static_cast<size_t>(buffer)];
-  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return true;
-  if (last.entry < 0 || !LiveThroughEnd(buffer, last)) return false;
-  for (size_t e = static_cast<size_t>(last.entry) + 1; e < entered_.size(); ++e)
-    if (!LiveAllThrough(buffer, entered_[e])) return false;
+bool StayTracker::LiveAllThrough(BufferId buffer, const IdRange<EnteredId>& entries) const {
+  const PlanBuffer& of = plan_->buffer(buffer);
+  for (const EnteredId entry : entries) {
+    const Body& body = *entered_[entry];
+    if (body.ops.empty()) continue;
+    const auto live = LiveRangeAt(of, body.begin);
+    if (live == of.live.end() || body.end() > live->end) return false;
+  }
   return true;
 }
 
-int32_t StayTracker::Latest(int32_t buffer) const {
-  if (IsState(plan_->buffers[static_cast<size_t>(buffer)].scope)) return buffer;
-  return last_[static_cast<size_t>(buffer)].stay;
+bool StayTracker::Continues(BufferId buffer) const {
+  if (IsState(plan_->buffer(buffer).scope)) return true;
+  const Last& last = last_[buffer];
+  return last.entry && LiveThroughEnd(buffer, last) &&
+         LiveAllThrough(buffer, {{last.entry.value + 1}, entered()});
 }
 
-bool StayTracker::IsShifted(const StayTracker& before, int32_t stay, int32_t entry) const {
-  const int32_t stays = count() - before.count(), entries = entered() - before.entered();
+StayId StayTracker::Latest(BufferId buffer) const {
+  if (IsState(plan_->buffer(buffer).scope)) return {buffer.value};
+  return last_[buffer].stay;
+}
+
+bool StayTracker::IsShifted(const StayTracker& before, StayId stay, EnteredId entry) const {
+  const int32_t stays = next().value - before.next().value,
+                entries = entered().value - before.entered().value;
   return std::equal(before.last_.begin(), before.last_.end(), last_.begin(),
                     [&](Last was, const Last& is) {
-                      if (was.stay >= stay) was.stay += stays;
-                      if (was.entry >= entry) was.entry += entries;
+                      if (was.stay >= stay) was.stay.value += stays;
+                      if (was.entry >= entry) was.entry.value += entries;
                       return was == is;
                     });
 }
 
-int32_t StayTracker::StayOf(const CellAccess& access) {
-  const PlanBuffer& buffer = plan_->buffers[static_cast<size_t>(access.buffer)];
-  if (IsState(buffer.scope)) return access.buffer;
-  Last& last = last_[static_cast<size_t>(access.buffer)];
-  const auto now = static_cast<int32_t>(entered_.size()) - 1;
+StayId StayTracker::StayOf(const CellAccess& access) {
+  const PlanBuffer& buffer = plan_->buffer(access.buffer);
+  if (IsState(buffer.scope)) return {access.buffer.value};
+  Last& last = last_[access.buffer];
+  const EnteredId now{entered().value - 1};
   bool same = last.entry == now && last.interval == access.interval;
-  if (!same && last.entry >= 0 && last.entry != now) {
+  if (!same && last.entry && last.entry != now) {
     // Live at the end of the body it was last seen in, in every body between, and at
     // the beginning of this one.
-    same = LiveThroughEnd(access.buffer, last);
-    for (int32_t e = last.entry + 1; same && e < now; ++e)
-      same = LiveAllThrough(access.buffer, entered_[static_cast<size_t>(e)]);
-    const int64_t begin = plan_->bodies[static_cast<size_t>(entered_.back())].begin;
-    same = same && buffer.live[static_cast<size_t>(access.interval)].begin <= begin;
+    same = LiveThroughEnd(access.buffer, last) &&
+           LiveAllThrough(access.buffer, {{last.entry.value + 1}, now}) &&
+           buffer.live[static_cast<size_t>(access.interval)].begin <= entered_[now]->begin;
   }
-  if (!same) last.stay = next_++;
+  if (!same) last.stay = {next_.value++};
   last.entry = now;
   last.interval = access.interval;
   return last.stay;

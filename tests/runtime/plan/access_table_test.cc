@@ -51,10 +51,11 @@ std::vector<std::string> History(const StepPlan& plan, const AccessTable& table,
   std::vector<std::string> history;
   for (int op = 0; op < static_cast<int>(plan.bodies[0].ops.size()); ++op)
     for (const CellAccess& access : table.of(0, op))
-      if (table.bytes(access.begin).begin <= byte && byte < table.bytes(access.end - 1).end) {
+      if (table.bytes(access.cells.first).begin <= byte &&
+          byte < table.bytes({access.cells.last.value - 1}).end) {
         history.push_back(std::to_string(op) + " " + std::string(access.operand) + " " +
                           std::to_string(static_cast<int>(access.effect)) + " " +
-                          std::to_string(access.buffer));
+                          std::to_string(access.buffer.value));
         if (access.effect != Effect::kPart) continue;
         const Columns& columns = table.ColumnsOf(access);
         if ((byte - columns.begin) % columns.stride < columns.width) history.back() += " written";

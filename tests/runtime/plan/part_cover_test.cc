@@ -94,7 +94,7 @@ TEST_CASE("parts fill a cell when every byte is in one of them", "[plan][checker
           written[static_cast<size_t>(byte - cell.begin)] = true;
       const bool all = std::find(written.begin(), written.end(), false) == written.end();
       INFO("trial " << trial << ", part " << part);
-      REQUIRE(cover.Add(7, cell, columns) == all);
+      REQUIRE(cover.Add({7}, cell, columns) == all);
       if (!all) continue;
       REQUIRE(cover == PartCover());
       ++whole;
@@ -107,9 +107,9 @@ TEST_CASE("parts fill a cell when every byte is in one of them", "[plan][checker
 
 TEST_CASE("parts of rows at different distances do not add up", "[plan][checker]") {
   PartCover cover;
-  CHECK_FALSE(cover.Add(0, {0, 64}, {0, 16, 4}));
-  CHECK_FALSE(cover.Add(0, {0, 64}, {4, 8, 4}));  // [8, 12) is in neither
-  CHECK(cover.Add(0, {0, 64}, {0, 8, 4}));
+  CHECK_FALSE(cover.Add({0}, {0, 64}, {0, 16, 4}));
+  CHECK_FALSE(cover.Add({0}, {0, 64}, {4, 8, 4}));  // [8, 12) is in neither
+  CHECK(cover.Add({0}, {0, 64}, {0, 8, 4}));
 }
 
 TEST_CASE("a value that ops write in part is whole when all of them have", "[plan][checker]") {
