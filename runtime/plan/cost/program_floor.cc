@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/cost/cost_model.h"
 
 namespace millrace {
@@ -22,9 +23,9 @@ struct ByteSpan {
 
 struct FloorOp {
   double seconds = 0, heat = 0;
-  bool exchange = false;                                   // issued to the stream of exchanges
-  bool apart = false;                                      // may run on a stream of neither
-  std::vector<std::pair<size_t, ByteSpan>> reads, writes;  // by buffer
+  bool exchange = false;  // issued to the stream of exchanges
+  bool apart = false;     // may run on a stream of neither
+  std::vector<std::pair<BufferId, ByteSpan>> reads, writes;
 };
 
 class Walk {
@@ -56,7 +57,7 @@ class Walk {
     std::array<double, 2> free = {0, 0};  // of compute and of exchanges
     double last = 0;
     for (int m = 0; m < count; ++m) {
-      std::vector<std::vector<Written>> written(in_.program.buffers.size());
+      IdVector<BufferId, std::vector<Written>> written(in_.program.buffers.size());
       for (const FloorOp& op : ops_) {
         double begin = op.apart ? 0 : free[op.exchange ? 1 : 0];
         for (const auto& [buffer, bytes] : op.reads)
@@ -83,8 +84,7 @@ class Walk {
     });
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
       const int64_t begin = view.FirstOn(in_.mesh, 0) * Bytes(view.layout.dtype);
-      const std::pair touched{static_cast<size_t>(view.buffer.value),
-                              ByteSpan{begin, begin + view.layout.span_bytes()}};
+      const std::pair touched{view.buffer, ByteSpan{begin, begin + view.layout.span_bytes()}};
       if (Reads(access)) floor.reads.push_back(touched);
       if (Writes(access)) floor.writes.push_back(touched);
     });
@@ -119,20 +119,20 @@ int64_t MostActivationBytes(const Program& program) {
   struct Life {
     int64_t first = -1, last = -1;
   };
-  std::vector<Life> lives(program.buffers.size());
+  IdVector<BufferId, Life> lives(program.buffers.size());
   int64_t position = 0;
   for (const std::vector<ProgramOp>* ops : {&program.forward, &program.backward})
     for (const ProgramOp& op : *ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        Life& life = lives[static_cast<size_t>(view.buffer.value)];
+        Life& life = lives[view.buffer];
         if (life.first < 0) life.first = position;
         life.last = position;
       });
       ++position;
     }
   std::vector<int64_t> change(static_cast<size_t>(position) + 1);
-  for (size_t b = 0; b < lives.size(); ++b) {
-    const ProgramBuffer& buffer = program.buffers[b];
+  for (const BufferId b : lives.ids()) {
+    const ProgramBuffer& buffer = program.buffer(b);
     if (buffer.role != ProgramRole::kActivation || lives[b].first < 0) continue;
     const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
     change[static_cast<size_t>(lives[b].first)] += bytes;

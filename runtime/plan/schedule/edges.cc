@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/schedule/stream_clock.h"
 
 namespace millrace {
@@ -38,28 +39,29 @@ struct Segment {
 // Buffers that are one row per rank (the statistics): persistent, touched whole or through views of
 // a cell in the own row, over the same axes. Two cells conflict on every rank or on none, so rank 0
 // stands for all; widening them to every rank's row would order ops that share nothing.
-std::vector<bool> RowsByRank(const StepPlan& plan) {
-  std::vector<int64_t> stride(plan.buffers.size());
-  std::vector<AxisSet> axes(plan.buffers.size());
-  std::vector<bool> rows(plan.buffers.size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = IsState(plan.buffers[i].scope);
+IdVector<BufferId, char> RowsByRank(const StepPlan& plan) {
+  IdVector<BufferId, int64_t> strides(plan.buffers.size());
+  IdVector<BufferId, AxisSet> axes(plan.buffers.size());
+  IdVector<BufferId, char> rows(plan.buffers.size());
+  for (const BufferId id : rows.ids()) rows[id] = IsState(plan.buffer(id).scope);
   for (const Body& body : plan.bodies) {
     for (const PlanOp& op : body.ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        const size_t b = static_cast<size_t>(view.buffer.value);
+        const BufferId id = view.buffer;
         const int64_t size = Bytes(view.layout.dtype);
         if (view.rank_stride == 0) {
-          if (view.offset != 0 || view.layout.span_bytes() != plan.buffers[b].bytes)
-            rows[b] = false;
+          if (view.offset != 0 || view.layout.span_bytes() != plan.buffer(id).bytes)
+            rows[id] = false;
           return;
         }
-        if (stride[b] == 0) {
-          stride[b] = view.rank_stride * size;
-          axes[b] = view.rank_axes;
+        int64_t& stride = strides[id];
+        if (stride == 0) {
+          stride = view.rank_stride * size;
+          axes[id] = view.rank_axes;
         }
-        if (stride[b] != view.rank_stride * size || axes[b] != view.rank_axes ||
-            view.rank_alike != 1 || view.offset * size + view.layout.span_bytes() > stride[b])
-          rows[b] = false;
+        if (stride != view.rank_stride * size || axes[id] != view.rank_axes ||
+            view.rank_alike != 1 || view.offset * size + view.layout.span_bytes() > stride)
+          rows[id] = false;
       });
     }
   }
@@ -102,11 +104,13 @@ Repetition LongestRepetition(const std::vector<Entry>& schedule) {
 class Deriver {
  public:
   // `rows`: RowsByRank.
-  Deriver(StepPlan& plan, const Mesh& mesh, int accumulate, const std::vector<bool>& rows)
-      : plan_(plan), mesh_(mesh), accumulate_(accumulate), rows_(rows) {
-    segments_[0] = {plan.arena_bytes, -1, {}};
-    touched_first_.resize(plan.buffers.size(), segments_.begin());
-  }
+  Deriver(StepPlan& plan, const Mesh& mesh, int accumulate, const IdVector<BufferId, char>& rows)
+      : plan_(plan),
+        mesh_(mesh),
+        accumulate_(accumulate),
+        rows_(rows),
+        segments_{{0, {plan.arena_bytes, -1, {}}}},
+        touched_first_(plan.buffers.size(), segments_.begin()) {}
 
   void Run(std::vector<Entry>& schedule) {
     const Repetition repeated = LongestRepetition(schedule);
@@ -124,7 +128,7 @@ class Deriver {
       }
       Entry& entry = schedule[e];
       entry.edges.clear();
-      const Body& body = plan_.bodies[static_cast<size_t>(entry.body)];
+      const Body& body = plan_.body(entry);
       for (size_t o = 0; o < body.ops.size(); ++o)
         Step(entry, static_cast<int32_t>(e), body, static_cast<int32_t>(o));
     }
@@ -228,7 +232,7 @@ class Deriver {
   }
 
   ByteRange Touched(View view, int64_t position) const {
-    if (rows_[static_cast<size_t>(view.buffer.value)]) view.rank_stride = 0;
+    if (rows_[view.buffer]) view.rank_stride = 0;
     return BytesOf(plan_, view, position, mesh_, accumulate_);
   }
 
@@ -251,7 +255,7 @@ class Deriver {
   // The segment that begins at `begin`. Segments stay for ever, and an op mostly begins where the
   // one before it that used the buffer began.
   Segments::iterator Beginning(int64_t begin, BufferId buffer) {
-    Segments::iterator& it = touched_first_[static_cast<size_t>(buffer.value)];
+    Segments::iterator& it = touched_first_[buffer];
     if (it->first == begin) return it;
     it = std::prev(segments_.upper_bound(begin));
     if (it->first != begin) it = Split(it, begin);
@@ -279,9 +283,9 @@ class Deriver {
   StepPlan& plan_;
   const Mesh mesh_;
   const int accumulate_;
-  const std::vector<bool>& rows_;
-  Segments segments_;                              // by first byte; they tile the arena
-  std::vector<Segments::iterator> touched_first_;  // by buffer
+  const IdVector<BufferId, char>& rows_;
+  Segments segments_;  // by first byte; they tile the arena
+  IdVector<BufferId, Segments::iterator> touched_first_;
   std::vector<Issued> issued_;
   int32_t first_repeated_ = 0;  // of the repetition's ops
   StreamClock last_on_, needed_;
@@ -292,7 +296,7 @@ class Deriver {
 
 void DeriveEdges(StepPlan& plan, const Mesh& mesh, int accumulate) {
   if (plan.arena_bytes == 0) return;
-  const std::vector<bool> rows = RowsByRank(plan);
+  const IdVector<BufferId, char> rows = RowsByRank(plan);
   Deriver(plan, mesh, accumulate, rows).Run(plan.schedule);
   Deriver(plan, mesh, accumulate, rows).Run(plan.prologue);
 }

@@ -95,8 +95,7 @@ void GatherPart(StepBuilder& b, FlatId id, const KeptPart& part) {
 
 void EmitEra(StepBuilder& b) {
   ClearCaches(b);
-  for (size_t f = 0; f < b.layout.flats.size(); ++f) {
-    const FlatId id = FlatAt(f);
+  for (const FlatId id : b.layout.flat_ids()) {
     if (b.Part(id))
       GatherPart(b, id, KeptPartOf(b.layout, b.program, id));
     else if (const View whole = b.Gathered(id))

@@ -30,13 +30,13 @@ std::vector<Region> Regions(const StepPlan& plan) {
 
 using Positions = std::vector<int64_t>;  // ascending
 
-std::vector<Positions> CollectAccesses(const StepPlan& plan) {
-  std::vector<Positions> accesses(plan.buffers.size());
+IdVector<BufferId, Positions> CollectAccesses(const StepPlan& plan) {
+  IdVector<BufferId, Positions> accesses(plan.buffers.size());
   for (const Body& body : plan.bodies) {
     int64_t position = body.begin;
     for (const PlanOp& op : body.ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-        Positions& list = accesses[static_cast<size_t>(view.buffer.value)];
+        Positions& list = accesses[view.buffer];
         if (list.empty() || list.back() != position) list.push_back(position);
       });
       ++position;
@@ -82,24 +82,24 @@ std::vector<Interval> CarriedLife(const Positions& accesses, const Positions& pr
 constexpr int64_t kOpsBeside = 12;
 
 void HoldOperandsBeside(StepPlan& plan) {
-  std::vector<bool> held(plan.buffers.size());
+  IdVector<BufferId, char> held(plan.buffers.size());
   for (const Body& body : plan.bodies) {
     int64_t position = body.begin;
     for (const PlanOp& op : body.ops) {
       if (op.stream == StreamId::kReduce && !IsCollective(op.op))
         ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-          PlanBuffer& buffer = plan.buffers[static_cast<size_t>(view.buffer.value)];
+          PlanBuffer& buffer = plan.buffer(view.buffer);
           // A bucket has its copies, and its own rule.
           if (buffer.cls != BufferClass::kActivations && buffer.cls != BufferClass::kWorkspaces)
             return;
           buffer.live.push_back({position, std::min(position + kOpsBeside, body.end())});
-          held[static_cast<size_t>(view.buffer.value)] = true;
+          held[view.buffer] = true;
         });
       ++position;
     }
   }
-  for (size_t i = 0; i < held.size(); ++i)
-    if (held[i]) Normalise(&plan.buffers[i].live);
+  for (const BufferId id : held.ids())
+    if (held[id]) Normalise(&plan.buffer(id).live);
 }
 
 // The reduction, behind the r-th, with which one of the `count`-th other unit has been issued.
@@ -129,7 +129,7 @@ void HoldReduced(StepBuilder& b) {
       const bool same_body = later < b.reduces.size() && b.reduces[later].body == point.body;
       const int64_t at = body.begin + op;
       const int64_t until = same_body ? body.begin + b.reduces[later].op : body.end();
-      std::vector<Interval>& live = plan.buffers[static_cast<size_t>(id.value)].live;
+      std::vector<Interval>& live = plan.buffer(id).live;
       for (Interval& i : live)
         if (i.begin <= at && at < i.end) i.end = std::max(i.end, until);
       Normalise(&live);
@@ -143,37 +143,38 @@ void HoldReduced(StepBuilder& b) {
 void ComputeLifetimes(StepBuilder& b) {
   StepPlan& plan = b.plan;
   const std::vector<Region> regions = Regions(plan);
-  const std::vector<Positions> accesses = CollectAccesses(plan);
+  const IdVector<BufferId, Positions> all = CollectAccesses(plan);
   const int64_t end = plan.timeline_end();
-  for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    PlanBuffer& buffer = plan.buffers[i];
+  for (const BufferId id : plan.buffer_ids()) {
+    PlanBuffer& buffer = plan.buffer(id);
+    const Positions& accesses = all[id];
     if (buffer.scope == BufferScope::kPersistent ||
-        (buffer.scope == BufferScope::kEra && !accesses[i].empty())) {
+        (buffer.scope == BufferScope::kEra && !accesses.empty())) {
       buffer.live = {{0, end}};
       continue;
     }
-    if (accesses[i].empty()) continue;
+    if (accesses.empty()) continue;
     switch (buffer.scope) {
       case BufferScope::kStep:
-        AddSpan(accesses[i], 0, end, &buffer.live);
+        AddSpan(accesses, 0, end, &buffer.live);
         break;
       case BufferScope::kMicrobatch:
         if (buffer.cls ==
             BufferClass::kWorkspaces) {  // nothing survives between two uses of a workspace
-          for (int64_t position : accesses[i]) buffer.live.push_back({position, position + 1});
+          for (int64_t position : accesses) buffer.live.push_back({position, position + 1});
         } else {
           for (const Region& region : regions)
-            AddSpan(accesses[i], region.begin, region.end, &buffer.live);
+            AddSpan(accesses, region.begin, region.end, &buffer.live);
         }
         break;
       case BufferScope::kCarried: {
         Positions produced;
-        for (const auto& [body, op] : b.produced[i])
+        for (const auto& [body, op] : b.produced[id])
           produced.push_back(plan.bodies[static_cast<size_t>(body)].begin + op);
         if (produced.empty())
-          buffer.live = {{accesses[i].front(), end}};  // read by the host when the plan has run
+          buffer.live = {{accesses.front(), end}};  // read by the host when the plan has run
         else
-          buffer.live = CarriedLife(accesses[i], produced, regions, b.how[i].whole_step);
+          buffer.live = CarriedLife(accesses, produced, regions, b.how[id].whole_step);
         break;
       }
       case BufferScope::kPersistent:
@@ -192,8 +193,8 @@ int64_t Place(StepBuilder& b, const PoolItems& pool, const PoolOptions& options,
   const Placement placement = PlanPool(pool.items, options);
   VerifyPlacement(pool.items, placement);
   for (size_t k = 0; k < pool.items.size(); ++k) {
-    for (size_t i : pool.buffers[k]) {
-      std::vector<int64_t>& offsets = b.plan.buffers[i].offsets;
+    for (const BufferId id : pool.buffers[k]) {
+      std::vector<int64_t>& offsets = b.plan.buffer(id).offsets;
       if (placement.interval_offsets.empty()) {
         offsets = {base + placement.offsets[k]};
       } else {
@@ -233,10 +234,10 @@ void MeasureBuffers(StepBuilder& b) {
   ComputeLifetimes(b);
   StepPlan& plan = b.plan;
   plan.persistent_bytes = b.states.run_bytes;
-  for (size_t i = 0; i < b.states.tensors.size(); ++i) {
-    PlanBuffer& buffer = plan.buffers[i];
+  for (const BufferId state : b.states.ids()) {
+    PlanBuffer& buffer = plan.buffer(state);
     if (buffer.live.empty()) continue;  // of an era that this plan does not use
-    buffer.offsets = {b.states.tensors[i].offset};
+    buffer.offsets = {b.states.tensor(state).offset};
     if (buffer.scope == BufferScope::kEra)
       plan.persistent_bytes = b.states.run_bytes + b.states.era_bytes;
   }
@@ -248,12 +249,12 @@ void PlaceBuffers(StepBuilder& b) {
   StepPlan& plan = b.plan;
   const AllocatorKind kind = b.options.allocator;
   if (kind != AllocatorKind::kDynamic)
-    for (size_t i = 0; i < plan.buffers.size(); ++i) plan.buffers[i].group = b.how[i].group;
+    for (const BufferId id : plan.buffer_ids()) plan.buffer(id).group = b.how[id].group;
   int64_t top = plan.persistent_bytes;
   for (const Stretch& stretch : StretchesOf(b, kind)) {
     if (kind == AllocatorKind::kDynamic && stretch.kind == kind)
       for (size_t k = 0; k < stretch.pool.items.size(); ++k)
-        plan.buffers[stretch.pool.buffers[k].front()].live = stretch.pool.items[k].intervals;
+        plan.buffer(stretch.pool.buffers[k].front()).live = stretch.pool.items[k].intervals;
     const int64_t bytes = Place(b, stretch.pool, {stretch.kind, stretch.slots}, top);
     if (stretch.tag == PoolTag::kParam) plan.param_pool_bytes = bytes;
     if (stretch.tag == PoolTag::kGrad) plan.grad_pool_bytes = bytes;

@@ -144,8 +144,8 @@ void ParamPass::EmitGather(Stay& stay) {
   const bool gathers = b_.Shards(id) > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first
     if (stay.segment.carried)
-      b_.produced[static_cast<size_t>(stay.bucket.value)].emplace_back(
-          static_cast<int>(b_.plan.bodies.size()) - 1, b_.position());
+      b_.produced[stay.bucket].emplace_back(static_cast<int>(b_.plan.bodies.size()) - 1,
+                                            b_.position());
   };
   const auto cast = [&](const View& from, const View& to) {
     CastOp<View> op;
@@ -207,7 +207,7 @@ std::vector<FlatId> ParamPass::order() const {
     added[flat] = true;
   };
   for (const Stay& stay : stays_) add(stay.flat);
-  for (size_t f = 0; f < b_.layout.flats.size(); ++f) add(FlatAt(f));
+  for (const FlatId flat : b_.layout.flat_ids()) add(flat);
   return flats;
 }
 

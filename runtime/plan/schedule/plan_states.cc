@@ -14,12 +14,12 @@ namespace millrace {
 namespace {
 
 // What a constant is, as text: its layout, and the ops that make it with all their attributes.
-std::string ContentOf(const Program& program, size_t index) {
-  std::string text = ToString(program.buffers[index].layout);
+std::string ContentOf(const Program& program, BufferId constant) {
+  std::string text = ToString(program.buffer(constant).layout);
   for (const ProgramOp& op : program.prologue) {
     bool writes = false;
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-      writes |= Writes(access) && view.buffer.value == static_cast<int32_t>(index);
+      writes |= Writes(access) && view.buffer == constant;
     });
     if (writes) text += fmt::format(" {}{}", OpName(op.op), AttributesText(op.op));
   }
@@ -61,16 +61,15 @@ int64_t TalliedNumel(const Program& program) {
 }
 
 void AddConstants(const Program& program, StateLayout* states) {
-  for (size_t i = 0; i < program.buffers.size(); ++i) {
-    if (program.buffers[i].role != ProgramRole::kConstant || FindConstant(*states, program, i))
-      continue;
-    std::string name = "constant/" + program.buffers[i].name;
-    for (int n = 2; states->Find(name); ++n)
-      name = fmt::format("constant/{}#{}", program.buffers[i].name, n);
+  for (const BufferId id : program.buffer_ids()) {
+    const ProgramBuffer& buffer = program.buffer(id);
+    if (buffer.role != ProgramRole::kConstant || FindConstant(*states, program, id)) continue;
+    std::string name = "constant/" + buffer.name;
+    for (int n = 2; states->Find(name); ++n) name = fmt::format("constant/{}#{}", buffer.name, n);
     states->Add({.name = name,
-                 .layout = program.buffers[i].layout,
+                 .layout = buffer.layout,
                  .writer = StateWriter::kPrologue,
-                 .content = ContentOf(program, i)});
+                 .content = ContentOf(program, id)});
   }
 }
 
@@ -140,9 +139,9 @@ std::vector<StreamId> CommStreams(const std::vector<const Program*>& programs) {
 
 }  // namespace
 
-BufferId FindConstant(const StateLayout& states, const Program& program, size_t index) {
-  const std::string base = "constant/" + program.buffers[index].name;
-  const std::string content = ContentOf(program, index);
+BufferId FindConstant(const StateLayout& states, const Program& program, BufferId constant) {
+  const std::string base = "constant/" + program.buffer(constant).name;
+  const std::string content = ContentOf(program, constant);
   std::string name = base;
   for (int n = 2; const BufferId id = states.Find(name); ++n) {
     if (states.tensor(id).content == content) return id;
@@ -156,8 +155,7 @@ std::string CommScratchState(StreamId stream) { return fmt::format("comm/{}", Na
 StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
                        const std::vector<const Program*>& programs) {
   StateLayout states;
-  for (size_t f = 0; f < layout.flats.size(); ++f)
-    AddFlat(layout, FlatAt(f), options.downcast, &states);
+  for (const FlatId flat : layout.flat_ids()) AddFlat(layout, flat, options.downcast, &states);
   MR_CHECK(!programs.empty(), "states of a run without programs");
   const Program& any = *programs.front();
   for (const Program* program : programs)
@@ -212,30 +210,32 @@ bool IsWhole(const View& view, const PlanBuffer& buffer) {
 }
 
 Seam SeamOf(const StepPlan& plan, const std::vector<Entry>& schedule) {
-  enum : char { kUntouched, kRead, kTouched };
-  std::vector<char> first(plan.buffers.size(), kUntouched), defined(plan.buffers.size(), false);
+  struct Use {
+    bool touched = false, read_first = false, defined = false;
+  };
+  IdVector<BufferId, Use> uses(plan.buffers.size());
   std::vector<char> walked(plan.bodies.size(), false);
   for (const Entry& entry : schedule) {
     // What a body reads first in a later microbatch, it or another has touched before.
     if (std::exchange(walked[static_cast<size_t>(entry.body)], true)) continue;
-    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+    for (const PlanOp& op : plan.body(entry).ops) {
       ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-        char& state = first[static_cast<size_t>(view.buffer.value)];
-        if (Reads(access) && state == kUntouched) state = kRead;
+        Use& use = uses[view.buffer];
+        if (Reads(access) && !use.touched) use.touched = use.read_first = true;
       });
       ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
-        const auto b = static_cast<size_t>(view.buffer.value);
-        if (first[b] == kUntouched) first[b] = kTouched;
+        Use& use = uses[view.buffer];
+        use.touched = true;
         if (!Writes(access) || access == Access::kScratch) return;
-        defined[b] |= first[b] == kRead || IsWhole(view, plan.buffers[b]);
+        use.defined |= use.read_first || IsWhole(view, plan.buffer(view.buffer));
       });
     }
   }
   Seam seam;
-  for (size_t b = 0; b < plan.buffers.size(); ++b) {
-    if (!Outlasts(plan.buffers[b])) continue;
-    if (first[b] == kRead) seam.reads.push_back({static_cast<int32_t>(b)});
-    if (defined[b]) seam.defines.push_back({static_cast<int32_t>(b)});
+  for (const BufferId id : uses.ids()) {
+    if (!Outlasts(plan.buffer(id))) continue;
+    if (uses[id].read_first) seam.reads.push_back(id);
+    if (uses[id].defined) seam.defines.push_back(id);
   }
   return seam;
 }

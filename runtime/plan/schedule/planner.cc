@@ -170,8 +170,8 @@ class Planner {
     ParityStrides strides;
     bool formed_for_wire = false;
     ForEachView(op, [&](View& view, Update* update, std::string_view name) {
-      const size_t index = static_cast<size_t>(view.buffer.value);
-      const ProgramBuffer& buffer = b_.program.buffers[index];
+      const BufferId id = view.buffer;
+      const ProgramBuffer& buffer = b_.program.buffer(id);
       switch (buffer.role) {
         case ProgramRole::kParam:
           view = params_.Resolve(view, buffer.param, position);
@@ -193,11 +193,11 @@ class Planner {
         case ProgramRole::kTally:
         case ProgramRole::kOverflow:
           MR_CHECK(update != nullptr, "{}: the tally {} has no update", OpName(op), name);
-          view = b_.tallies[index];
+          view = b_.tallies[id];
           if (!IsFirst(variant)) *update = Update::kAccumulate;
           break;
         case ProgramRole::kInput: {
-          const InputSource& source = b_.program.sources[static_cast<size_t>(buffer.source.value)];
+          const InputSource& source = b_.program.source(buffer.source);
           view.buffer = b_.State(source.name).buffer;
           view.microbatch_stride = MicrobatchNumel(b_.options, b_.layout.mesh, source);
           strides.Add(source.dtype, b_.options.accumulate * view.microbatch_stride);
@@ -207,7 +207,7 @@ class Planner {
           view.buffer = b_.State("scalars").buffer;
           break;
         case ProgramRole::kConstant:
-          view.buffer = b_.constants[index];
+          view.buffer = b_.constants[id];
           break;
         case ProgramRole::kHostState:
         case ProgramRole::kCache:
@@ -217,7 +217,7 @@ class Planner {
         case ProgramRole::kActivation:
         case ProgramRole::kLogits:
         case ProgramRole::kOutput:
-          view.buffer = Activation(index);
+          view.buffer = Activation(id);
           break;
       }
     });
@@ -232,22 +232,20 @@ class Planner {
     if (b_.plan.FindOutput(name) == nullptr) b_.plan.outputs.push_back({name, sum});
   }
 
-  BufferId Activation(size_t index) {
-    if (act_[index]) return act_[index];
-    const ProgramBuffer& buffer = b_.program.buffers[index];
+  BufferId Activation(BufferId of_program) {
+    BufferId& id = act_[of_program];
+    if (id) return id;
+    const ProgramBuffer& buffer = b_.program.buffer(of_program);
     const int64_t bytes = buffer.layout.numel() * Bytes(buffer.layout.dtype);
     if (buffer.role == ProgramRole::kLogits || buffer.role == ProgramRole::kOutput) {
       // Read by the host after the plan has run: nothing may reuse its bytes within it.
-      act_[index] =
-          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
-      b_.plan.outputs.push_back(
-          {buffer.role == ProgramRole::kOutput ? buffer.name : "logits",
-           WholeView(act_[index], buffer.layout.dtype, buffer.layout.numel())});
+      id = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kCarried);
+      b_.plan.outputs.push_back({buffer.role == ProgramRole::kOutput ? buffer.name : "logits",
+                                 WholeView(id, buffer.layout.dtype, buffer.layout.numel())});
     } else {
-      act_[index] =
-          b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
+      id = b_.AddBuffer(buffer.name, bytes, BufferClass::kActivations, BufferScope::kMicrobatch);
     }
-    return act_[index];
+    return id;
   }
 
   int BuildUpdate() {
@@ -291,13 +289,13 @@ class Planner {
     const int body = b_.BeginBody("prologue", Phase::kPrologue);
     for (const ProgramOp& op : b_.program.prologue)
       b_.Emit(Bound(op.op, 0, Variant::kOnly), StreamId::kCompute, op.label, op.unit);
-    for (size_t f = 0; f < b_.layout.flats.size(); ++f) {
+    for (const FlatId flat : b_.layout.flat_ids()) {
       CastOp<View> cast;
-      cast.x = b_.Master(FlatAt(f));
-      cast.out = b_.Compute(FlatAt(f));
+      cast.x = b_.Master(flat);
+      cast.out = b_.Compute(flat);
       if (!cast.out) continue;
-      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flats[f].name,
-              b_.layout.flats[f].key.unit);
+      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flat(flat).name,
+              b_.layout.flat(flat).key.unit);
     }
     if (b_.in_era) EmitEra(b_);
     if (b_.trains)
@@ -308,16 +306,15 @@ class Planner {
   StepBuilder b_;
   ParamPass params_;
   GradPass grads_;
-  std::vector<BufferId> act_;  // by program buffer: activations and constants, once used
+  IdVector<BufferId, BufferId> act_;  // by program buffer: activations, once used
 };
 
 // Block units that have parameters of their own.
 std::vector<UnitId> BlockUnits(const ShardLayout& layout) {
   std::vector<UnitId> blocks;
-  for (size_t f = 0; f < layout.flats.size(); ++f) {
-    const UnitId unit = layout.flats[f].key.unit;
-    if (layout.IsBlock(FlatAt(f)) && (blocks.empty() || blocks.back() != unit))
-      blocks.push_back(unit);
+  for (const FlatId flat : layout.flat_ids()) {
+    const UnitId unit = layout.flat(flat).key.unit;
+    if (layout.IsBlock(flat) && (blocks.empty() || blocks.back() != unit)) blocks.push_back(unit);
   }
   return blocks;
 }

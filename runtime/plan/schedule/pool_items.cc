@@ -11,7 +11,7 @@ namespace {
 // its bytes throughout.
 void WidenCarried(const StepBuilder& b, PoolItems& pool) {
   for (size_t k = 0; k < pool.items.size(); ++k)
-    if (b.plan.buffers[pool.buffers[k].front()].scope == BufferScope::kCarried)
+    if (b.plan.buffer(pool.buffers[k].front()).scope == BufferScope::kCarried)
       pool.items[k].intervals = {{0, b.plan.timeline_end()}};
 }
 
@@ -33,9 +33,9 @@ void Normalise(std::vector<Interval>* live) {
 PoolItems ItemsOf(const StepBuilder& b, std::initializer_list<PoolTag> tags, bool per_stay) {
   PoolItems pool;
   std::map<int32_t, size_t> groups;
-  for (size_t i = 0; i < b.plan.buffers.size(); ++i) {
-    const PlanBuffer& buffer = b.plan.buffers[i];
-    const BufferPlan& how = b.how[i];
+  for (const BufferId id : b.how.ids()) {
+    const PlanBuffer& buffer = b.plan.buffer(id);
+    const BufferPlan& how = b.how[id];
     if (IsState(buffer.scope) || buffer.live.empty() ||
         std::find(tags.begin(), tags.end(), how.pool) == tags.end())
       continue;
@@ -46,12 +46,12 @@ PoolItems ItemsOf(const StepBuilder& b, std::initializer_list<PoolTag> tags, boo
         Item& item = pool.items[it->second];
         item.intervals.insert(item.intervals.end(), buffer.live.begin(), buffer.live.end());
         Normalise(&item.intervals);
-        pool.buffers[it->second].push_back(i);
+        pool.buffers[it->second].push_back(id);
         continue;
       }
     }
     pool.items.push_back({buffer.name, buffer.bytes, buffer.live, how.unit.value, how.dtype});
-    pool.buffers.push_back({i});
+    pool.buffers.push_back({id});
   }
   return pool;
 }

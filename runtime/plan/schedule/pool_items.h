@@ -10,10 +10,10 @@
 
 namespace millrace {
 
-// Items of one PlanPool call, and the buffers that each stands for: ids in the plan.
+// Items of one PlanPool call, and the buffers that each stands for.
 struct PoolItems {
   std::vector<Item> items;
-  std::vector<std::vector<size_t>> buffers;
+  std::vector<std::vector<BufferId>> buffers;
 };
 
 inline constexpr std::initializer_list<PoolTag> kAnyPool = {PoolTag::kNone, PoolTag::kParam,

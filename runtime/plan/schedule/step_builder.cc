@@ -36,7 +36,7 @@ KeptPart KeptPartOf(const ShardLayout& layout, const Program& program, FlatId fl
   bool parts = true;
   for (const ProgramOp& op : program.forward)
     ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
-      const ProgramBuffer& buffer = program.buffers[static_cast<size_t>(view.buffer.value)];
+      const ProgramBuffer& buffer = program.buffer(view.buffer);
       if (buffer.role != ProgramRole::kParam || buffer.param != last) return;
       parts &= view.rank_stride > 0 && view.rank_alike == 1 && view.offset == 0 &&
                view.layout.numel() == view.rank_stride &&
@@ -73,11 +73,9 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run
 
 BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls,
                                 BufferScope scope, BufferPlan buffer_plan) {
-  const BufferId id{static_cast<int32_t>(plan.buffers.size())};
   plan.buffers.push_back({name, bytes, cls, scope, {}, {}, -1, false});
-  how.push_back(buffer_plan);
-  produced.emplace_back();
-  return id;
+  produced.push_back({});
+  return how.push_back(buffer_plan);
 }
 
 void StepBuilder::AddStates() {
@@ -86,22 +84,22 @@ void StepBuilder::AddStates() {
               state.scope == StateScope::kRun ? BufferScope::kPersistent : BufferScope::kEra);
     plan.buffers.back().by_parity = state.by_parity;
   }
-  for (size_t i = 0; i < program.buffers.size(); ++i) {
-    const bool constant = program.buffers[i].role == ProgramRole::kConstant;
-    constants.push_back(constant ? FindConstant(states, program, i) : BufferId{});
-    MR_CHECK(!constant || constants.back(),
-             "the states of the run were made without the {} plan's constant {}", plan.name,
-             program.buffers[i].name);
+  constants.resize(program.buffers.size());
+  for (const BufferId id : program.buffer_ids()) {
+    if (program.buffer(id).role != ProgramRole::kConstant) continue;
+    constants[id] = FindConstant(states, program, id);
+    MR_CHECK(constants[id], "the states of the run were made without the {} plan's constant {}",
+             plan.name, program.buffer(id).name);
   }
 }
 
 void StepBuilder::AddTallies() {
   tallies.resize(program.buffers.size());
   int64_t offset = 0;
-  const auto add = [&](size_t i, ProgramRole role) {
-    const ProgramBuffer& buffer = program.buffers[i];
+  const auto add = [&](BufferId id, ProgramRole role) {
+    const ProgramBuffer& buffer = program.buffer(id);
     if (buffer.role != role) return;
-    View& view = tallies[i] = State(kTallies);
+    View& view = tallies[id] = State(kTallies);
     MR_CHECK(view && offset + buffer.layout.numel() <= view.layout.numel(),
              "the states of the run were made without the {} plan's tally {}", plan.name,
              buffer.name);
@@ -115,9 +113,10 @@ void StepBuilder::AddTallies() {
       plan.overflows.push_back({block, view});
   };
   // The backward, which tallies, meets the blocks from the last to the first.
-  for (size_t i = program.buffers.size(); i-- > 0;) add(i, ProgramRole::kTally);
+  const IdRange<BufferId> ids = program.buffer_ids();
+  for (BufferId id = ids.last; id != ids.first;) --id.value, add(id, ProgramRole::kTally);
   const int64_t first = offset;
-  for (size_t i = 0; i < program.buffers.size(); ++i) add(i, ProgramRole::kOverflow);
+  for (const BufferId id : ids) add(id, ProgramRole::kOverflow);
   if (offset == 0) return;
   tallied = State(kTallies);
   tallied.layout = DenseLayout(DType::kF32, {offset});

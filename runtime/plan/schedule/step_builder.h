@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/schedule/planner.h"
 
 namespace millrace {
@@ -105,14 +106,15 @@ struct StepBuilder {
   const bool in_era;  // it has caches
   const bool trains;  // the program has gradients: the plan is a step, with an update
   StepPlan plan;
-  std::vector<BufferPlan> how;  // by BufferId
+  IdVector<BufferId, BufferPlan> how;
   std::vector<ReducePoint> reduces;
   std::map<std::pair<int64_t, StreamId>, BufferId> workspaces;  // by bytes, one per stream
-  // By BufferId: (body, op) where a carried buffer is filled.
-  std::vector<std::vector<std::pair<int, int>>> produced;
-  std::vector<BufferId> constants;  // by index into Program::buffers; absent where it is none
-  std::vector<View> tallies;        // likewise
-  View tallied, overflows;          // all of them; of these what may overflow. Absent: none
+  // (body, op) where a carried buffer is filled.
+  IdVector<BufferId, std::vector<std::pair<int, int>>> produced;
+  // By the program's buffer; absent where that is none.
+  IdVector<BufferId, BufferId> constants;
+  IdVector<BufferId, View> tallies;
+  View tallied, overflows;  // all of them; of these what may overflow. Absent: none
 
  private:
   void AddStates();
@@ -130,11 +132,10 @@ View ShardSlice(const View& whole, const FlatParam& flat);
 
 // A dense view of a whole buffer.
 View WholeView(BufferId buffer, DType dtype, int64_t numel);
-inline FlatId FlatAt(size_t index) { return FlatId{static_cast<int32_t>(index)}; }
 
 // Of PlanStates: the state of a program's constant, by its name and what makes it; absent where the
 // states were made without it. What collectives on a stream stage in.
-BufferId FindConstant(const StateLayout& states, const Program& program, size_t index);
+BufferId FindConstant(const StateLayout& states, const Program& program, BufferId constant);
 std::string CommScratchState(StreamId stream);
 
 // What the schedules of a finished plan read and define, from the uses of its ops.
