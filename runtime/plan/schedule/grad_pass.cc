@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -22,9 +23,19 @@ std::span<const std::pair<int, Id>> DueAt(const std::vector<std::pair<int, Id>>&
 
 GradPass::GradPass(StepBuilder& builder)
     : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
+  FindContributions();
+  for (const FlatId flat : flats_.ids()) {
+    flats_[flat].zero = ZeroedOf(flat);
+    AddBucket(flat);
+    final_.push_back(AddFinal(flat));
+  }
+  if (!direct()) AddParts();
+}
+
+void GradPass::FindContributions() {
   int position = 0;
-  const auto scan = [&](const std::vector<ProgramOp>& ops) {
-    for (const ProgramOp& op : ops) {
+  for (const std::vector<ProgramOp>* ops : {&b_.program.forward, &b_.program.backward})
+    for (const ProgramOp& op : *ops) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b_.program.buffer(view.buffer);
         if (buffer.role != ProgramRole::kParamGrad) return;
@@ -37,73 +48,76 @@ GradPass::GradPass(StepBuilder& builder)
       });
       ++position;
     }
-  };
-  scan(b_.program.forward);
-  scan(b_.program.backward);
   ops_ = position;
   for (const ParamId p : params_.ids())
     for (const int at : params_[p].contributions) contributions_at_.emplace_back(at, p);
-  std::sort(contributions_at_.begin(), contributions_at_.end());
-
   for (const FlatId f : flats_.ids()) {
-    const PrecisionPolicy precision = b_.layout.PrecisionOf(f);
     FlatState& state = flats_[f];
-    const FlatParam& flat = b_.layout.flat(f);
-    if (state.first < 0) state.first = state.last = position - 1;
+    if (state.first < 0) state.first = state.last = ops_ - 1;
     first_at_.emplace_back(state.first, f);
     last_at_.emplace_back(state.last, f);
-    auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
-    for (ParamId param : flat.params) {
-      const ParamPlacement& placement = b_.layout.param(param);
-      if (!params_[param].used()) zero->push_back({placement.begin, placement.end});
-    }
-    std::sort(zero->begin(), zero->end(),
-              [](const Range& a, const Range& b) { return a.begin < b.begin; });
-    state.zero = std::move(zero);
-
-    // World 1 reads the final gradient from the bucket in the update; with shards it ends at the
-    // reduce-scatter.
-    const bool sharded = b_.Shards(f) > 1;
-    const bool step_bucket =
-        !sync_every(f) &&
-        b_.options.grad_concat != GradConcat::kLast;  // the bucket accumulates over the step
-    const BufferScope scope =
-        step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
-    const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
-    const UnitId unit = b_.layout.IsBlock(f) ? flat.key.unit : UnitId{};
-    const BufferClass cls =
-        scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
-    const bool travels = b_.layout.mesh.Size(flat.shard | flat.replicas) > 1;
-    const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
-    state.dtype = narrows && WrittenOnce(f) ? precision.grad_wire : precision.grad_accumulate;
-    state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls,
-                                scope, {pool, -1, unit, state.dtype});
-    if (travels && precision.grad_wire != state.dtype) {
-      const BufferScope wire_scope = sharded ? BufferScope::kMicrobatch : BufferScope::kStep;
-      state.wire =
-          b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
-                       BufferClass::kSlots, wire_scope,
-                       {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
-    }
-    if (!sharded) {
-      final_.push_back(state.wire ? WholeView(state.wire, precision.grad_wire, flat.padded_numel)
-                                  : WholeView(state.bucket, state.dtype, flat.padded_numel));
-      continue;
-    }
-    // Summed once, the gradient stays as the wire delivers it; a sum of several reductions is f32.
-    const DType final_dtype = reduced_once(f) ? precision.grad_wire : DType::kF32;
-    if (!reduced_once(f))
-      state.received =
-          b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(precision.grad_wire),
-                       BufferClass::kGradients, BufferScope::kMicrobatch);
-    final_.push_back(
-        WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(final_dtype),
-                               BufferClass::kGradients, BufferScope::kStep),
-                  final_dtype, flat.shard_numel));
   }
+  std::sort(contributions_at_.begin(), contributions_at_.end());
   std::sort(first_at_.begin(), first_at_.end());
   std::sort(last_at_.begin(), last_at_.end());
-  if (direct()) return;
+}
+
+RangeList GradPass::ZeroedOf(FlatId id) const {
+  const FlatParam& flat = b_.layout.flat(id);
+  auto zero = std::make_shared<std::vector<Range>>(flat.gaps);
+  for (const ParamId param : flat.params) {
+    const ParamPlacement& placement = b_.layout.param(param);
+    if (!params_[param].used()) zero->push_back({placement.begin, placement.end});
+  }
+  std::sort(zero->begin(), zero->end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  return zero;
+}
+
+// World 1 reads the final gradient from the bucket in the update; with shards it ends at the
+// reduce-scatter.
+void GradPass::AddBucket(FlatId id) {
+  const FlatParam& flat = b_.layout.flat(id);
+  const PrecisionPolicy precision = b_.layout.PrecisionOf(id);
+  FlatState& state = flats_[id];
+  const bool sharded = b_.Shards(id) > 1;
+  // The bucket accumulates over the step.
+  const bool step_bucket = !sync_every(id) && b_.options.grad_concat != GradConcat::kLast;
+  const BufferScope scope = step_bucket || !sharded ? BufferScope::kStep : BufferScope::kMicrobatch;
+  const PoolTag pool = scope == BufferScope::kMicrobatch ? PoolTag::kGrad : PoolTag::kNone;
+  const UnitId unit = b_.layout.IsBlock(id) ? flat.key.unit : UnitId{};
+  const BufferClass cls =
+      scope == BufferScope::kStep ? BufferClass::kGradients : BufferClass::kSlots;
+  const bool travels = b_.layout.mesh.Size(flat.shard | flat.replicas) > 1;
+  const bool narrows = travels && Bytes(precision.grad_wire) < Bytes(precision.grad_accumulate);
+  state.dtype = narrows && WrittenOnce(id) ? precision.grad_wire : precision.grad_accumulate;
+  state.bucket = b_.AddBuffer("grad/" + flat.name, flat.padded_numel * Bytes(state.dtype), cls,
+                              scope, {pool, -1, unit, state.dtype});
+  if (!travels || precision.grad_wire == state.dtype) return;
+  state.wire =
+      b_.AddBuffer("grad_wire/" + flat.name, flat.padded_numel * Bytes(precision.grad_wire),
+                   BufferClass::kSlots, sharded ? BufferScope::kMicrobatch : BufferScope::kStep,
+                   {sharded ? PoolTag::kGrad : PoolTag::kNone, -1, unit, precision.grad_wire});
+}
+
+View GradPass::AddFinal(FlatId id) {
+  const FlatParam& flat = b_.layout.flat(id);
+  const DType wire = b_.layout.PrecisionOf(id).grad_wire;
+  FlatState& state = flats_[id];
+  if (b_.Shards(id) == 1)
+    return state.wire ? WholeView(state.wire, wire, flat.padded_numel)
+                      : WholeView(state.bucket, state.dtype, flat.padded_numel);
+  // Summed once, the gradient stays as the wire delivers it; a sum of several reductions is f32.
+  const DType dtype = reduced_once(id) ? wire : DType::kF32;
+  if (!reduced_once(id))
+    state.received = b_.AddBuffer("grad_received/" + flat.name, flat.shard_numel * Bytes(wire),
+                                  BufferClass::kGradients, BufferScope::kMicrobatch);
+  return WholeView(b_.AddBuffer("grad_shard/" + flat.name, flat.shard_numel * Bytes(dtype),
+                                BufferClass::kGradients, BufferScope::kStep),
+                   dtype, flat.shard_numel);
+}
+
+void GradPass::AddParts() {
   for (const ParamId p : params_.ids()) {
     if (!params_[p].used()) continue;
     const ParamPlacement& param = b_.layout.param(p);
@@ -236,63 +250,72 @@ void GradPass::EmitAfter(int position, Variant variant) {
 
 void GradPass::Reduce(FlatId flat, Variant variant) {
   const FlatParam& layout = b_.layout.flat(flat);
-  const FlatState& state = flats_[flat];
-  const std::string& name = layout.name;
   const bool fresh = IsFirst(variant) || !sync_every(flat);  // nothing reduced yet in this step
   // Behind the step's last gradient there is nothing else to compute, while
   // other flats are still reduced.
-  const bool idle = IsLast(variant) && state.last == ops_ - 1;
+  const bool idle = IsLast(variant) && flats_[flat].last == ops_ - 1;
   const StreamId ready = idle ? StreamId::kCompute : StreamId::kReduce;
-  View bucket = Bucket(flat);
   ReducePoint point{.body = static_cast<int>(b_.plan.bodies.size()) - 1,
                     .unit = layout.key.unit,
-                    .buffers = {state.wire ? state.wire : state.bucket}};
-  if (state.wire) {
-    if (!idle) point.cast = b_.position();
-    point.cast_from = state.bucket;
-    CastOp<View> cast;
-    cast.x = bucket;
-    cast.out = WholeView(state.wire, b_.layout.PrecisionOf(flat).grad_wire, layout.padded_numel);
-    b_.Emit(cast, ready, "wire_cast/" + name, layout.key.unit);
-    bucket = cast.out;
-  }
+                    .buffers = {flats_[flat].wire ? flats_[flat].wire : flats_[flat].bucket}};
+  const View sent = CastForWire(flat, ready, point);
+  Scan(flat, sent, ready, fresh);
+  if (b_.Shards(flat) > 1) ReduceScatter(flat, sent, fresh, std::move(point));
+  if (!IsLast(variant)) return;
+  if (b_.layout.mesh.Size(layout.replicas) > 1) OuterReduce(flat);
+  SumSquaresOp<View> norm;
+  norm.x = final_[flat];
+  // Counts are no gradient: nothing of them is in its norm.
+  if (layout.key.update == UpdateRule::kBalance) norm.x.layout = DenseLayout(DType::kF32, {0});
+  norm.out = sum_squares(flat);
+  b_.Emit(norm, StreamId::kReduce, "sum_squares/" + layout.name, layout.key.unit);
+}
+
+// The bucket as it is sent: cast, where the wire has another encoding.
+View GradPass::CastForWire(FlatId flat, StreamId stream, ReducePoint& point) {
+  const FlatState& state = flats_[flat];
+  if (!state.wire) return Bucket(flat);
+  const FlatParam& layout = b_.layout.flat(flat);
+  if (stream == StreamId::kReduce) point.cast = b_.position();
+  point.cast_from = state.bucket;
+  CastOp<View> cast;
+  cast.x = Bucket(flat);
+  cast.out = WholeView(state.wire, b_.layout.PrecisionOf(flat).grad_wire, layout.padded_numel);
+  b_.Emit(cast, stream, "wire_cast/" + layout.name, layout.key.unit);
+  return cast.out;
+}
+
+void GradPass::Scan(FlatId flat, const View& sent, StreamId stream, bool fresh) {
+  const FlatParam& layout = b_.layout.flat(flat);
   FiniteScanOp<View> scan;
-  scan.x = bucket;
+  scan.x = sent;
   scan.bad_count = bad_count(flat);
   scan.scalars = b_.State("scalars");
   scan.unit = flat.value;
   scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;
   scan.update = fresh ? Update::kOverwrite : Update::kAccumulate;
-  b_.Emit(scan, ready, "finite_scan/" + name, layout.key.unit);
+  b_.Emit(scan, stream, "finite_scan/" + layout.name, layout.key.unit);
+}
 
+void GradPass::ReduceScatter(FlatId flat, const View& sent, bool fresh, ReducePoint point) {
+  const FlatParam& layout = b_.layout.flat(flat);
   const View result = final_[flat];
-  if (b_.Shards(flat) > 1) {
-    ReduceScatterOp<View> reduce;
-    reduce.full = bucket;
-    reduce.axes = layout.shard;
-    const bool straight = result.layout.dtype == bucket.layout.dtype && fresh;
-    reduce.shard =
-        straight ? result : WholeView(state.received, bucket.layout.dtype, layout.shard_numel);
-    b_.Emit(reduce, StreamId::kReduce, "reduce/" + name, layout.key.unit);
-    point.op = b_.position() - 1;
-    if (!straight) point.buffers.push_back(state.received);
-    b_.reduces.push_back(point);
-    if (!straight) {
-      AccumulateOp<View> accumulate;
-      accumulate.x = reduce.shard;
-      accumulate.out = result;
-      accumulate.update = fresh ? Update::kOverwrite : Update::kAccumulate;
-      b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + name, layout.key.unit);
-    }
-  }
-  if (!IsLast(variant)) return;
-  if (b_.layout.mesh.Size(layout.replicas) > 1) OuterReduce(flat);
-  SumSquaresOp<View> norm;
-  norm.x = result;
-  // Counts are no gradient: nothing of them is in its norm.
-  if (layout.key.update == UpdateRule::kBalance) norm.x.layout = DenseLayout(DType::kF32, {0});
-  norm.out = sum_squares(flat);
-  b_.Emit(norm, StreamId::kReduce, "sum_squares/" + name, layout.key.unit);
+  const bool straight = result.layout.dtype == sent.layout.dtype && fresh;
+  ReduceScatterOp<View> reduce;
+  reduce.full = sent;
+  reduce.axes = layout.shard;
+  reduce.shard =
+      straight ? result : WholeView(flats_[flat].received, sent.layout.dtype, layout.shard_numel);
+  b_.Emit(reduce, StreamId::kReduce, "reduce/" + layout.name, layout.key.unit);
+  point.op = b_.position() - 1;
+  if (!straight) point.buffers.push_back(flats_[flat].received);
+  b_.reduces.push_back(std::move(point));
+  if (straight) return;
+  AccumulateOp<View> accumulate;
+  accumulate.x = reduce.shard;
+  accumulate.out = result;
+  accumulate.update = fresh ? Update::kOverwrite : Update::kAccumulate;
+  b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + layout.name, layout.key.unit);
 }
 
 // Sums the final gradient over the replicas, in the wire's encoding.

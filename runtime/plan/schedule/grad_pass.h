@@ -75,7 +75,16 @@ class GradPass {
   void ConcatAll(
       FlatId flat,
       bool fresh);  // fresh: nothing of this flat is in its bucket from earlier microbatches
+  // Of the constructor: which ops form gradients, and the buffers that these lie in.
+  void FindContributions();
+  RangeList ZeroedOf(FlatId flat) const;
+  void AddBucket(FlatId flat);
+  View AddFinal(FlatId flat);
+  void AddParts();
   void Reduce(FlatId flat, Variant variant);
+  View CastForWire(FlatId flat, StreamId stream, ReducePoint& point);
+  void Scan(FlatId flat, const View& sent, StreamId stream, bool fresh);
+  void ReduceScatter(FlatId flat, const View& sent, bool fresh, ReducePoint point);
   void OuterReduce(FlatId flat);
 
   StepBuilder& b_;
