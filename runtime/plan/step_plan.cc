@@ -101,108 +101,142 @@ std::string SeamText(const Seam& seam, const StepPlan& plan) {
   return fmt::format("reads{} defines{}", names(seam.reads), names(seam.defines));
 }
 
+// Attributes of ops, by what these do; an op adds those that it has.
+
+// Of products: what they read, add and round.
+template <class Op, class Add>
+void AddProduct(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.epilogue; })
+    add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
+  if constexpr (requires { typed.rounding; })
+    if (typed.rounding == Rounding::kOnce) add("rounding=once");
+  if constexpr (requires { typed.staged_bytes; })
+    if (typed.staged_bytes > 0) add(fmt::format("staged={}", typed.staged_bytes));
+  if constexpr (requires { typed.like_rows; })
+    if (typed.like_rows > 0) add(fmt::format("like_rows={}", typed.like_rows));
+  if constexpr (requires { typed.like_columns; })
+    if (typed.like_columns > 0) add(fmt::format("like_columns={}", typed.like_columns));
+  if constexpr (requires { typed.pitch; })
+    add(fmt::format("pitch={} first={} begin={}", typed.pitch, typed.first, typed.begin.base));
+  if constexpr (requires { typed.a_scales; })
+    if (typed.scaling != Scaling::kNone)
+      add(fmt::format("scaling={}", static_cast<int>(typed.scaling)));
+  if constexpr (requires { typed.scale_rounding; })
+    add(fmt::format("scale_rounding={}", static_cast<int>(typed.scale_rounding)));
+}
+
+// Of norms, rotations, attention and scans.
+template <class Op, class Add>
+void AddRows(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.kind; }) add(fmt::format("kind={}", static_cast<int>(typed.kind)));
+  if constexpr (requires { typed.direction; })
+    add(fmt::format("direction={}", static_cast<int>(typed.direction)));
+  if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
+  if constexpr (requires { typed.scale; }) add(fmt::format("scale={}", typed.scale));
+  if constexpr (requires { typed.states; })
+    add(fmt::format("groups={} states={} chunk={} length={}", typed.groups, typed.states,
+                    typed.chunk, typed.length));
+  if constexpr (requires {
+                  typed.kv_heads;
+                  typed.length;
+                })
+    add(fmt::format("window={} kv_heads={} length={}", typed.window, typed.kv_heads, typed.length));
+  if constexpr (requires { typed.theta; })
+    add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
+                    typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,
+                    typed.scaling.original_max_position_embeddings));
+}
+
+// Of losses and statistics.
+template <class Op, class Add>
+void AddLoss(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.row_begin; })
+    if constexpr (requires { typed.vocab; })
+      add(fmt::format("row_begin={} vocab={}", typed.row_begin.base, typed.vocab));
+  if constexpr (requires { typed.loss_weight; })
+    if (typed.loss_weight != 1) add(fmt::format("loss_weight={}", typed.loss_weight));
+  if constexpr (requires { typed.losses; })
+    if (typed.losses != LossWeights{})
+      add(fmt::format("losses={}", fmt::join(typed.losses.weight,
+                                             typed.losses.weight + typed.losses.count, ",")));
+  if constexpr (requires { typed.output; })
+    add(fmt::format("output={}", static_cast<int>(typed.output)));
+  if constexpr (requires { typed.parity_stride; })
+    add(fmt::format("parity_stride={}", typed.parity_stride));
+  if constexpr (requires { typed.values_parity_stride; })
+    if (typed.values_parity_stride > 0)
+      add(fmt::format("values_parity_stride={}", typed.values_parity_stride));
+  if constexpr (requires { typed.policy; })
+    if (typed.advantages)
+      add(fmt::format("clip={},{} kl={}", typed.policy.clip_low, typed.policy.clip_high,
+                      typed.policy.kl));
+}
+
+// Of gradients on their way to the update.
+template <class Op, class Add>
+void AddGradient(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.deterministic; })
+    if (!typed.deterministic) add("deterministic=0");
+  if constexpr (requires { typed.ranges; }) add("ranges=" + RangesText(*typed.ranges));
+  if constexpr (requires { typed.inject_index; })
+    add(fmt::format("unit={} inject_index={}", typed.unit, typed.inject_index));
+  if constexpr (requires { typed.shard_world; })
+    add(fmt::format("units={} shard_world={}", typed.units, typed.shard_world));
+}
+
+// Of updates.
+template <class Op, class Add>
+void AddUpdate(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.decay; })
+    add(fmt::format("betas={},{} weight_decay={} decay={}", typed.beta1, typed.beta2,
+                    typed.weight_decay, RangesText(*typed.decay)));
+  if constexpr (requires { typed.momentum; })
+    add(fmt::format("momentum={} nesterov={:d}", typed.momentum, typed.nesterov));
+  if constexpr (requires { typed.coefficients; })
+    add(fmt::format("coefficients={}", fmt::join(typed.coefficients, ",")));
+  if constexpr (requires { typed.lr_scale; })
+    add(fmt::format("lr_scale={} weight_decay={}", typed.lr_scale, typed.weight_decay));
+  if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
+  if constexpr (requires { typed.runs; })
+    if (typed.runs) add("runs=" + RunsText(*typed.runs));
+}
+
+// Of routers, the step as a whole, and collectives.
+template <class Op, class Add>
+void AddRest(const Op& typed, const Add& add) {
+  if constexpr (requires { typed.gate; })
+    if (typed.gate != GateKind::kRouter) add(fmt::format("gate={}", Name(typed.gate)));
+  if constexpr (requires { typed.rate; })
+    add(fmt::format("rate={} pairs={} experts={}", typed.rate, typed.pairs, typed.experts));
+  if constexpr (requires { typed.schedule; })
+    add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
+                    static_cast<int>(typed.schedule.kind), typed.schedule.lr, typed.schedule.min_lr,
+                    typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
+  if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
+  if constexpr (requires { typed.rows.ranks; })
+    if (typed.rows.split()) add(fmt::format("context={}", typed.rows.ranks));
+  if constexpr (requires { typed.axes; }) add("axes=" + ToString(typed.axes));
+  ForEachRankInt(typed, [&](const RankInt& integer, std::string_view name) {
+    if (integer.stride == 0) return;  // its base is that of row_begin above, or zero
+    add(fmt::format("{}={}+{}_rank{}*{}", name, integer.base, ToString(integer.axes),
+                    AlikeText(integer.alike), integer.stride));
+  });
+}
+
 }  // namespace
 
-// All of them, since ranks and checkpoints are compared by the hash of this text.
+// All of them, since ranks and checkpoints are compared by the hash of this text; in this order.
 std::string AttributesText(const KernelOp& op) {
   std::string text;
   const auto add = [&](const std::string& item) { text += " " + item; };
   std::visit(
       [&](const auto& typed) {
-        if constexpr (requires { typed.epilogue; })
-          add(fmt::format("epilogue={}", static_cast<int>(typed.epilogue)));
-        if constexpr (requires { typed.rounding; })
-          if (typed.rounding == Rounding::kOnce) add("rounding=once");
-        if constexpr (requires { typed.staged_bytes; })
-          if (typed.staged_bytes > 0) add(fmt::format("staged={}", typed.staged_bytes));
-        if constexpr (requires { typed.like_rows; })
-          if (typed.like_rows > 0) add(fmt::format("like_rows={}", typed.like_rows));
-        if constexpr (requires { typed.like_columns; })
-          if (typed.like_columns > 0) add(fmt::format("like_columns={}", typed.like_columns));
-        if constexpr (requires { typed.pitch; })
-          add(fmt::format("pitch={} first={} begin={}", typed.pitch, typed.first,
-                          typed.begin.base));
-        if constexpr (requires { typed.a_scales; })
-          if (typed.scaling != Scaling::kNone)
-            add(fmt::format("scaling={}", static_cast<int>(typed.scaling)));
-        if constexpr (requires { typed.scale_rounding; })
-          add(fmt::format("scale_rounding={}", static_cast<int>(typed.scale_rounding)));
-        if constexpr (requires { typed.kind; })
-          add(fmt::format("kind={}", static_cast<int>(typed.kind)));
-        if constexpr (requires { typed.direction; })
-          add(fmt::format("direction={}", static_cast<int>(typed.direction)));
-        if constexpr (requires { typed.eps; }) add(fmt::format("eps={}", typed.eps));
-        if constexpr (requires { typed.scale; }) add(fmt::format("scale={}", typed.scale));
-        if constexpr (requires { typed.states; })
-          add(fmt::format("groups={} states={} chunk={} length={}", typed.groups, typed.states,
-                          typed.chunk, typed.length));
-        if constexpr (requires {
-                        typed.kv_heads;
-                        typed.length;
-                      })
-          add(fmt::format("window={} kv_heads={} length={}", typed.window, typed.kv_heads,
-                          typed.length));
-        if constexpr (requires { typed.theta; })
-          add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
-                          typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,
-                          typed.scaling.original_max_position_embeddings));
-        if constexpr (requires { typed.row_begin; })
-          if constexpr (requires { typed.vocab; })
-            add(fmt::format("row_begin={} vocab={}", typed.row_begin.base, typed.vocab));
-        if constexpr (requires { typed.loss_weight; })
-          if (typed.loss_weight != 1) add(fmt::format("loss_weight={}", typed.loss_weight));
-        if constexpr (requires { typed.losses; })
-          if (typed.losses != LossWeights{})
-            add(fmt::format("losses={}", fmt::join(typed.losses.weight,
-                                                   typed.losses.weight + typed.losses.count, ",")));
-        if constexpr (requires { typed.output; })
-          add(fmt::format("output={}", static_cast<int>(typed.output)));
-        if constexpr (requires { typed.parity_stride; })
-          add(fmt::format("parity_stride={}", typed.parity_stride));
-        if constexpr (requires { typed.values_parity_stride; })
-          if (typed.values_parity_stride > 0)
-            add(fmt::format("values_parity_stride={}", typed.values_parity_stride));
-        if constexpr (requires { typed.policy; })
-          if (typed.advantages)
-            add(fmt::format("clip={},{} kl={}", typed.policy.clip_low, typed.policy.clip_high,
-                            typed.policy.kl));
-        if constexpr (requires { typed.deterministic; })
-          if (!typed.deterministic) add("deterministic=0");
-        if constexpr (requires { typed.ranges; }) add("ranges=" + RangesText(*typed.ranges));
-        if constexpr (requires { typed.inject_index; })
-          add(fmt::format("unit={} inject_index={}", typed.unit, typed.inject_index));
-        if constexpr (requires { typed.shard_world; })
-          add(fmt::format("units={} shard_world={}", typed.units, typed.shard_world));
-        if constexpr (requires { typed.decay; })
-          add(fmt::format("betas={},{} weight_decay={} decay={}", typed.beta1, typed.beta2,
-                          typed.weight_decay, RangesText(*typed.decay)));
-        if constexpr (requires { typed.momentum; })
-          add(fmt::format("momentum={} nesterov={:d}", typed.momentum, typed.nesterov));
-        if constexpr (requires { typed.coefficients; })
-          add(fmt::format("coefficients={}", fmt::join(typed.coefficients, ",")));
-        if constexpr (requires { typed.lr_scale; })
-          add(fmt::format("lr_scale={} weight_decay={}", typed.lr_scale, typed.weight_decay));
-        if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
-        if constexpr (requires { typed.runs; })
-          if (typed.runs) add("runs=" + RunsText(*typed.runs));
-        if constexpr (requires { typed.gate; })
-          if (typed.gate != GateKind::kRouter) add(fmt::format("gate={}", Name(typed.gate)));
-        if constexpr (requires { typed.rate; })
-          add(fmt::format("rate={} pairs={} experts={}", typed.rate, typed.pairs, typed.experts));
-        if constexpr (requires { typed.schedule; })
-          add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
-                          static_cast<int>(typed.schedule.kind), typed.schedule.lr,
-                          typed.schedule.min_lr, typed.schedule.warmup, typed.schedule.decay_steps,
-                          typed.schedule.total_steps));
-        if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
-        if constexpr (requires { typed.rows.ranks; })
-          if (typed.rows.split()) add(fmt::format("context={}", typed.rows.ranks));
-        if constexpr (requires { typed.axes; }) add("axes=" + ToString(typed.axes));
-        ForEachRankInt(typed, [&](const RankInt& integer, std::string_view name) {
-          if (integer.stride == 0) return;  // its base is that of row_begin above, or zero
-          add(fmt::format("{}={}+{}_rank{}*{}", name, integer.base, ToString(integer.axes),
-                          AlikeText(integer.alike), integer.stride));
-        });
+        AddProduct(typed, add);
+        AddRows(typed, add);
+        AddLoss(typed, add);
+        AddGradient(typed, add);
+        AddUpdate(typed, add);
+        AddRest(typed, add);
       },
       op);
   return text;
@@ -284,8 +318,8 @@ std::string ScheduleText(const StepPlan& plan) {
     fmt::format_to(out, "{}\n", title);
     int index = 0;
     for (const Entry& entry : entries) {
-      fmt::format_to(out, "  {:<3}{} microbatch {} waits", index++,
-                     plan.bodies[static_cast<size_t>(entry.body)].name, entry.microbatch);
+      fmt::format_to(out, "  {:<3}{} microbatch {} waits", index++, plan.body(entry).name,
+                     entry.microbatch);
       for (const Edge& edge : entry.edges)
         fmt::format_to(out, " {}<-{}.{}", edge.to_op, edge.from_entry, edge.from_op);
       text += '\n';

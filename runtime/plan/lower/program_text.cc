@@ -2,8 +2,6 @@
 // differs from its buffer's, its layout.
 #include <fmt/core.h>
 
-#include <type_traits>
-
 #include "runtime/plan/lower/lower.h"
 
 namespace millrace {
@@ -47,7 +45,7 @@ std::string Operand(const Program& program, const View& view, Access access,
                            : access == Access::kWrite      ? ":="
                            : access == Access::kAccumulate ? "+="
                                                            : "~";
-  const Layout& whole = program.buffers[static_cast<size_t>(view.buffer.value)].layout;
+  const Layout& whole = program.buffer(view.buffer).layout;
   std::string text = fmt::format(" {}{}%{}", name, sign, view.buffer.value);
   if (view.offset != 0) text += fmt::format("+{}", view.offset);
   if (view.layout != whole) text += " " + ToString(view.layout);
@@ -65,78 +63,84 @@ std::string WindowText(int64_t window) {
   return window > 0 ? fmt::format(" window {}", window) : "";
 }
 
-// What the operands do not show.
+// What the operands of an op do not show: of most nothing, of a collective its axes.
+template <class Op>
+std::string Shown(const Op& op) {
+  if constexpr (requires { op.axes; }) return " over " + ToString(op.axes);
+  return "";
+}
+std::string Shown(const NormOp<View>& op) {
+  return fmt::format(" {} eps {:.3g}", op.kind == NormKind::kLayer ? "layer" : "rms", op.eps);
+}
+std::string Shown(const NormGradOp<View>& op) {
+  return op.kind == NormKind::kLayer ? " layer" : " rms";
+}
+std::string Shown(const HeadNormOp<View>& op) {
+  return fmt::format(" {} + {} heads eps {:.3g}", op.heads, op.kv_heads, op.eps);
+}
+std::string Shown(const MatmulOp<View>& op) {
+  switch (op.epilogue) {
+    case Epilogue::kNone:
+      return op.rounding == Rounding::kOnce ? " rounded once" : "";
+    case Epilogue::kBias:
+      return " bias";
+    case Epilogue::kBiasGelu:
+      return " bias+gelu";
+    case Epilogue::kGelu:
+      return " gelu";
+    case Epilogue::kGeluGrad:
+      return " gelu gradient";
+  }
+  return "";
+}
+std::string Shown(const RopeTableOp<View>& op) {
+  return fmt::format(" theta {} factor {} low {} high {} original {}", op.theta, op.scaling.factor,
+                     op.scaling.low_freq_factor, op.scaling.high_freq_factor,
+                     op.scaling.original_max_position_embeddings);
+}
+std::string Shown(const RopeOp<View>& op) {
+  return op.direction == RopeDirection::kInverse ? " inverse" : "";
+}
+std::string Shown(const AttentionOp<View>& op) {
+  return fmt::format(" scale {}{}", op.scale, WindowText(op.window));
+}
+std::string Shown(const AttentionGradOp<View>& op) {
+  return fmt::format(" scale {}{}{}", op.scale, WindowText(op.window),
+                     op.deterministic ? "" : ", any order");
+}
+std::string Shown(const CachedAttentionOp<View>& op) {
+  return fmt::format(" scale {}{}", op.scale, WindowText(op.window));
+}
+std::string Shown(const ActivationOp<View>& op) { return fmt::format(" {}", Name(op.kind)); }
+std::string Shown(const ActivationGradOp<View>& op) { return fmt::format(" {}", Name(op.kind)); }
+std::string Shown(const CrossEntropyOp<View>& op) {
+  std::string text =
+      fmt::format(" rows from {}{}, vocab {}", op.row_begin.base, OnRank(op.row_begin), op.vocab);
+  if (op.output == LossOutput::kLossOnly) text += ", loss only";
+  if (op.loss_weight != 1) text += fmt::format(", weight {}", op.loss_weight);
+  if (op.advantages)
+    text += fmt::format(", policy clipped by {} and {}, kl {}", op.policy.clip_low,
+                        op.policy.clip_high, op.policy.kl);
+  return text;
+}
+std::string RowsText(const RankInt& begin) {
+  return begin.stride == 0 ? "" : " rows from 0" + OnRank(begin);
+}
+std::string Shown(const EmbedOp<View>& op) { return RowsText(op.row_begin); }
+std::string Shown(const EmbedGradOp<View>& op) { return RowsText(op.row_begin); }
+
 std::string Attributes(const KernelOp& op) {
-  return std::visit(
-      [](const auto& typed) -> std::string {
-        using Op = std::decay_t<decltype(typed)>;
-        if constexpr (std::is_same_v<Op, NormOp<View>>) {
-          return fmt::format(" {} eps {:.3g}", typed.kind == NormKind::kLayer ? "layer" : "rms",
-                             typed.eps);
-        } else if constexpr (std::is_same_v<Op, NormGradOp<View>>) {
-          return typed.kind == NormKind::kLayer ? " layer" : " rms";
-        } else if constexpr (std::is_same_v<Op, HeadNormOp<View>>) {
-          return fmt::format(" {} + {} heads eps {:.3g}", typed.heads, typed.kv_heads, typed.eps);
-        } else if constexpr (std::is_same_v<Op, MatmulOp<View>>) {
-          switch (typed.epilogue) {
-            case Epilogue::kNone:
-              return typed.rounding == Rounding::kOnce ? " rounded once" : "";
-            case Epilogue::kBias:
-              return " bias";
-            case Epilogue::kBiasGelu:
-              return " bias+gelu";
-            case Epilogue::kGelu:
-              return " gelu";
-            case Epilogue::kGeluGrad:
-              return " gelu gradient";
-          }
-          return "";
-        } else if constexpr (std::is_same_v<Op, RopeTableOp<View>>) {
-          return fmt::format(" theta {} factor {} low {} high {} original {}", typed.theta,
-                             typed.scaling.factor, typed.scaling.low_freq_factor,
-                             typed.scaling.high_freq_factor,
-                             typed.scaling.original_max_position_embeddings);
-        } else if constexpr (std::is_same_v<Op, RopeOp<View>>) {
-          return typed.direction == RopeDirection::kInverse ? " inverse" : "";
-        } else if constexpr (std::is_same_v<Op, AttentionOp<View>>) {
-          return fmt::format(" scale {}{}", typed.scale, WindowText(typed.window));
-        } else if constexpr (std::is_same_v<Op, AttentionGradOp<View>>) {
-          return fmt::format(" scale {}{}{}", typed.scale, WindowText(typed.window),
-                             typed.deterministic ? "" : ", any order");
-        } else if constexpr (std::is_same_v<Op, CachedAttentionOp<View>>) {
-          return fmt::format(" scale {}{}", typed.scale, WindowText(typed.window));
-        } else if constexpr (std::is_same_v<Op, ActivationOp<View>> ||
-                             std::is_same_v<Op, ActivationGradOp<View>>) {
-          return fmt::format(" {}", Name(typed.kind));
-        } else if constexpr (std::is_same_v<Op, CrossEntropyOp<View>>) {
-          return fmt::format(
-              " rows from {}{}, vocab {}{}{}{}", typed.row_begin.base, OnRank(typed.row_begin),
-              typed.vocab, typed.output == LossOutput::kLossOnly ? ", loss only" : "",
-              typed.loss_weight == 1 ? "" : fmt::format(", weight {}", typed.loss_weight),
-              !typed.advantages
-                  ? ""
-                  : fmt::format(", policy clipped by {} and {}, kl {}", typed.policy.clip_low,
-                                typed.policy.clip_high, typed.policy.kl));
-        } else if constexpr (std::is_same_v<Op, EmbedOp<View>> ||
-                             std::is_same_v<Op, EmbedGradOp<View>>) {
-          return typed.row_begin.stride == 0 ? "" : " rows from 0" + OnRank(typed.row_begin);
-        } else if constexpr (requires { typed.axes; }) {
-          return " over " + ToString(typed.axes);
-        } else {
-          return "";
-        }
-      },
-      op);
+  return std::visit([](const auto& typed) { return Shown(typed); }, op);
 }
 
 }  // namespace
 
 std::string ToString(const Program& program) {
   std::string text = "buffers\n";
-  for (size_t i = 0; i < program.buffers.size(); ++i) {
-    const ProgramBuffer& buffer = program.buffers[i];
-    text += fmt::format("  %{:<3} {:<10} {} {}\n", i, Name(buffer.role), ToString(buffer.layout),
-                        buffer.name);
+  for (const BufferId id : program.buffer_ids()) {
+    const ProgramBuffer& buffer = program.buffer(id);
+    text += fmt::format("  %{:<3} {:<10} {} {}\n", id.value, Name(buffer.role),
+                        ToString(buffer.layout), buffer.name);
   }
   const auto section = [&](const char* title, const std::vector<ProgramOp>& ops) {
     if (ops.empty()) return;
