@@ -10,7 +10,7 @@
 #include "runtime/exec/agreement/plan_agreement.h"
 #include "runtime/exec/checked/adversary.h"
 #include "runtime/exec/checked/checked_memory.h"
-#include "runtime/plan/layout/param_init.h"
+#include "runtime/exec/input_rows.h"
 
 namespace millrace {
 namespace {
@@ -34,19 +34,9 @@ std::optional<size_t> TrainPlan(const RunPlans& run) {
 
 std::vector<BufferId> InputsOf(const StateLayout& states) {
   std::vector<BufferId> inputs;
-  for (size_t s = 0; s < states.tensors.size(); ++s)
-    if (states.tensors[s].by_parity) inputs.push_back({static_cast<int32_t>(s)});
+  for (const BufferId id : states.ids())
+    if (states.tensor(id).by_parity) inputs.push_back(id);
   return inputs;
-}
-
-// to[i] = from[i] * factor, f32.
-void CopyScaled(std::span<const std::byte> from, float factor, std::byte* to) {
-  for (size_t at = 0; at < from.size(); at += sizeof(float)) {
-    float value;
-    std::memcpy(&value, from.data() + at, sizeof value);
-    value *= factor;
-    std::memcpy(to + at, &value, sizeof value);
-  }
 }
 
 }  // namespace
@@ -77,8 +67,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
   }
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
-  for (size_t s = 0; s < plans_.states.tensors.size(); ++s) {
-    const BufferId state{static_cast<int32_t>(s)};
+  for (const BufferId state : plans_.states.ids()) {
     if (!plans_.states.tensor(state).saved) continue;
     const TensorView view = StateView(state);
     context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
@@ -165,139 +154,6 @@ Binding Engine::BindingOf(const StepPlan& plan) const {
   return {&plan, arena_->data(), layout_.mesh, rank};
 }
 
-TensorView Engine::StateView(BufferId state) const {
-  const StateTensor& tensor = plans_.states.tensor(state);
-  MR_REQUIRE(
-      ErrorCode::kInvalidArgument,
-      !released_ || !Touches(released_->pages, tensor.offset, tensor.offset + tensor.bytes()),
-      "the memory of {} is released ({}): Acquire() brings it back", tensor.name,
-      Name(released_->part));
-  return {arena_->data() + tensor.offset, tensor.layout};
-}
-
-BufferId Engine::SlotOf(std::string_view slot, FlatId flat) const {
-  const BufferId id = plans_.states.Slot(slot, flat);
-  MR_CHECK(id, "the run has no state {} of {}", slot, layout_.flat(flat).name);
-  return id;
-}
-
-TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
-  return StateView(SlotOf(slot, flat));
-}
-
-void Engine::InitWeights(uint64_t seed) {
-  const int rank = context_.comms->world().rank();
-  for (const auto& [slot, flat] : SavedSlots(layout_)) {
-    if (slot == kMasterSlot) {
-      std::vector<float> values(static_cast<size_t>(layout_.flat(flat).shard_numel));
-      FillShard(layout_, flat, rank, seed, values.data());
-      WriteShard(slot.name, flat, values);
-    } else {
-      const TensorView view = ShardView(slot.name, flat);
-      context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
-                                   executor_.stream(StreamId::kCompute));
-    }
-  }
-  WriteScalars(StepScalars{});
-}
-
-std::vector<float> Engine::ReadShard(std::string_view slot, FlatId flat) {
-  std::vector<float> values(static_cast<size_t>(layout_.flat(flat).shard_numel));
-  ReadShard(slot, flat, values);
-  return values;
-}
-
-void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> values) {
-  const TensorView view = ShardView(slot, flat);
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "elements of {}",
-              plans_.states.tensor(SlotOf(slot, flat)).name);
-  Stream& compute = executor_.stream(StreamId::kCompute);
-  if (view.dtype() == DType::kF32)
-    return context_.device->CopyToHost(values.data(), view.data, view.bytes(), compute);
-  std::vector<BFloat16> narrow(values.size());
-  context_.device->CopyToHost(narrow.data(), view.data, view.bytes(), compute);
-  ConvertToFloat(narrow.data(), values.data(), view.numel());
-}
-
-void Engine::WriteShard(std::string_view slot, FlatId flat, std::span<const float> values) {
-  const TensorView view = ShardView(slot, flat);
-  MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "elements of {}",
-              plans_.states.tensor(SlotOf(slot, flat)).name);
-  std::vector<BFloat16> narrow;
-  const void* from = values.data();
-  if (view.dtype() == DType::kBF16) {
-    narrow.resize(values.size());
-    ConvertToBFloat16(values.data(), narrow.data(), view.numel());
-    from = narrow.data();
-  }
-  context_.device->CopyFromHost(view.data, from, view.bytes(),
-                                executor_.stream(StreamId::kCompute));
-  validity_.HostWrites(SlotOf(slot, flat));
-}
-
-StepScalars Engine::ReadScalars() {
-  StepScalars scalars;
-  context_.device->CopyToHost(&scalars, StateView(scalars_).data, sizeof scalars,
-                              executor_.stream(StreamId::kCompute));
-  return scalars;
-}
-
-void Engine::WriteScalars(const StepScalars& scalars) {
-  context_.device->CopyFromHost(StateView(scalars_).data, &scalars, sizeof scalars,
-                                executor_.stream(StreamId::kCompute));
-  validity_.HostWrites(scalars_);
-}
-
-TensorView Engine::Half(BufferId input, int64_t parity) const {
-  TensorView view = StateView(input);
-  view.layout = DenseLayout(view.dtype(), {view.layout.numel() / 2});
-  view.data += parity * view.bytes();
-  return view;
-}
-
-namespace {
-
-// Of rows of `window` elements, the last perhaps cut short, the chunks of the rank of place c of n,
-// each with the elements beyond a row's positions behind it.
-std::vector<std::byte> ChunksOf(std::span<const std::byte> rows, const InputWindow& window,
-                                int64_t size, int64_t n, int64_t c) {
-  const int64_t row = (window.positions + window.extra) * size, bytes = std::ssize(rows);
-  const int64_t chunk = window.positions / (2 * n);
-  std::vector<std::byte> chunks;
-  for (int64_t begin = 0; begin < bytes; begin += row) {
-    for (const int64_t j : {c, 2 * n - 1 - c}) {
-      const int64_t from = begin + j * chunk * size, end = from + (chunk + window.extra) * size;
-      chunks.insert(chunks.end(), rows.begin() + std::min(from, bytes),
-                    rows.begin() + std::min(end, bytes));
-      chunks.resize(chunks.size() +
-                    static_cast<size_t>(end - std::max(from, std::min(end, bytes))));
-    }
-  }
-  return chunks;
-}
-
-}  // namespace
-
-namespace {
-
-// Rows as the host gives them, with what does not count behind each: -1, or 0.0.
-std::vector<std::byte> Filled(std::span<const std::byte> rows, const InputWindow& window,
-                              DType dtype) {
-  const auto given = static_cast<size_t>((window.positions + window.extra - window.filled) * 4),
-             more = static_cast<size_t>(window.filled * 4);
-  std::vector<std::byte> filled;
-  filled.reserve(rows.size() / given * (given + more) + given);
-  for (size_t begin = 0; begin < rows.size(); begin += given) {
-    const std::span<const std::byte> row =
-        rows.subspan(begin, std::min(given, rows.size() - begin));
-    filled.insert(filled.end(), row.begin(), row.end());
-    filled.resize(filled.size() + more, dtype == DType::kI32 ? std::byte{0xff} : std::byte{0});
-  }
-  return filled;
-}
-
-}  // namespace
-
 std::vector<std::span<const std::byte>> Engine::BytesOfInputs(size_t plan,
                                                               const HostInputs& inputs) {
   const Mesh& mesh = layout_.mesh;
@@ -345,8 +201,7 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   if (std::exchange(last_adversarial_, &plan) != &plan) adversary->Reset();
   std::vector<int64_t> first = {0};  // index of each entry's first op in the order of issue
   for (const Entry& entry : schedule)
-    first.push_back(first.back() +
-                    static_cast<int64_t>(plan.bodies[static_cast<size_t>(entry.body)].ops.size()));
+    first.push_back(first.back() + static_cast<int64_t>(plan.body(entry).ops.size()));
   adversary->Run(schedule, [&](const Entry& entry, int entry_index, int op_index) {
     executor_.RunOne(binding, entry, op_index, first[static_cast<size_t>(entry_index)] + op_index);
   });
@@ -449,28 +304,12 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   const auto scale = totals.weights == 0
                          ? 1.0f
                          : static_cast<float>(static_cast<double>(totals.targets) / totals.weights);
-  std::byte* pinned = slot.inputs->data();
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    if (given[i].empty()) continue;
-    const TensorView half = Half(inputs_[i], scalars.token_parity);
-    MR_CHECK_EQ(static_cast<int64_t>(given[i].size()), half.bytes(),
-                "bytes of the input {} of one step", plans_.states.tensor(inputs_[i]).name);
-    if (plans_.states.tensor(inputs_[i]).weighs)
-      CopyScaled(given[i], scale, pinned);
-    else
-      std::memcpy(pinned, given[i].data(), given[i].size());
-    device.EnqueueFromHost(half.data, pinned, half.bytes(), compute);
-    validity_.HostWrites(inputs_[i]);
-    pinned += half.bytes();
-  }
+  EnqueueInputs(given, scalars.token_parity, scale, slot.inputs->data());
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
   validity_.HostWrites(scalars_);
   Prepare(index, step);
-  const CommCounters comm_before = executor_.comm_counters();
-  const KernelCounters kernels_before = executor_.kernel_counters();
-  const RecordedStep* const recorded = recorded_[index].get();
-  const int64_t launches_before = recorded != nullptr ? recorded->launches() : 0;
+  const StepCounters before = Issued(index);
   RunSchedule(index, step);
   device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
   if (slot.tallies)
@@ -478,9 +317,32 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
                          slot.tallies->bytes(), compute);
   compute.Record(*slot.done);
   ++enqueued_;
-  counters_.comm += executor_.comm_counters() - comm_before;
-  counters_.kernels += executor_.kernel_counters() - kernels_before;
-  counters_.graph_launches += recorded != nullptr ? recorded->launches() - launches_before : 0;
+  counters_.AddBetween(before, Issued(index));
+}
+
+void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
+                           float scale, std::byte* pinned) {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (given[i].empty()) continue;
+    const StateTensor& state = plans_.states.tensor(inputs_[i]);
+    const TensorView half = Half(inputs_[i], parity);
+    MR_CHECK_EQ(static_cast<int64_t>(given[i].size()), half.bytes(),
+                "bytes of the input {} of one step", state.name);
+    if (state.weighs)
+      CopyScaled(given[i], scale, pinned);
+    else
+      std::memcpy(pinned, given[i].data(), given[i].size());
+    context_.device->EnqueueFromHost(half.data, pinned, half.bytes(),
+                                     executor_.stream(StreamId::kCompute));
+    validity_.HostWrites(inputs_[i]);
+    pinned += half.bytes();
+  }
+}
+
+StepCounters Engine::Issued(size_t plan) const {
+  const RecordedStep* const recorded = recorded_[plan].get();
+  return {executor_.kernel_counters(), executor_.comm_counters(),
+          recorded != nullptr ? recorded->launches() : 0};
 }
 
 StepScalars Engine::Collect() {
@@ -529,53 +391,6 @@ void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
   Prepare(index, 0);
   RunSchedule(index, 0);
   executor_.Sync();
-}
-
-TensorView Engine::OutputView(std::string_view plan_name, std::string_view output) const {
-  const StepPlan& plan = plans_.Of(plan_name);
-  const View* const view = plan.FindOutput(output);
-  MR_CHECK(view != nullptr, "the {} plan has no output {}", plan_name, output);
-  const Body& last = plan.bodies[static_cast<size_t>(plan.schedule.back().body)];
-  return BindView(BindingOf(plan), *view, last.end() - 1, 0);
-}
-
-void Engine::ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes) {
-  RequireArena();
-  const TensorView values = OutputView(plan, output);
-  MR_CHECK_LE(bytes, values.bytes(), "bytes of {}", output);
-  context_.device->CopyToHost(to, values.data, bytes, executor_.stream(StreamId::kCompute));
-}
-
-std::map<std::string, double> Engine::LossSums() {
-  MR_CHECK_EQ(steps_in_flight(), 0, "losses are read while steps are in flight");
-  const std::vector<LossSpec>& losses = plans_.plans.front().losses;  // of all plans
-  const auto count = static_cast<int64_t>(losses.size());
-  const StatsRow row(static_cast<int64_t>(layout_.flats.size()), count);
-  const TensorView stats = StateView(plans_.states.Of("stats"));
-  const int64_t first = context_.comms->world().rank() * row.width + row.losses;
-  constexpr auto kBytes = static_cast<int64_t>(sizeof(double));
-  std::vector<double> cells(losses.size());
-  context_.device->CopyToHost(cells.data(), stats.data + first * kBytes, count * kBytes,
-                              executor_.stream(StreamId::kCompute));
-  std::map<std::string, double> sums;
-  for (size_t l = 0; l < cells.size(); ++l) sums[losses[l].name] = cells[l];
-  return sums;
-}
-
-double Engine::EvalLossSum(const HostInputs& inputs) {
-  Run("eval", inputs);
-  const std::map<std::string, double> sums = LossSums();
-  double sum = 0;
-  for (const LossSpec& loss : plans_.Of("eval").losses)
-    if (loss.held_out) sum += loss.weight * sums.at(loss.name);
-  return sum;
-}
-
-std::vector<float> Engine::Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab) {
-  Run("generate", tokens, row);
-  std::vector<float> values(static_cast<size_t>(vocab));
-  ReadOutput("generate", "logits", values.data(), vocab * static_cast<int64_t>(sizeof(float)));
-  return values;
 }
 
 }  // namespace millrace

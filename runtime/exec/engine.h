@@ -1,5 +1,7 @@
 // One rank's training state and the plans that act on it: one arena, one layout, executors. No
-// data, no files, no loop (runtime/run/training/training.h).
+// data, no files, no loop: batches, evaluation, saving and requests to stop are the loop's
+// (runtime/run/training/training.h). Device and communicators are the session's and outlive the
+// engine (runtime/run/session.h).
 //
 // States are written from outside only through what is below; where a plan would find one that is
 // not valid any more, the engine runs the plan's prologue first by itself (check/seams.h).
@@ -24,6 +26,7 @@
 #include "runtime/exec/arena/host_copies.h"
 #include "runtime/exec/executor.h"
 #include "runtime/exec/released_arena.h"
+#include "runtime/exec/step_counters.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/plan/check/seams.h"
 #include "runtime/plan/layout/shard_layout.h"
@@ -32,14 +35,6 @@
 namespace millrace {
 
 class Adversary;
-
-// What a run moved in its steps, prologues, evaluation and set-up apart; part of a checkpoint.
-struct StepCounters {
-  KernelCounters kernels;
-  CommCounters comm;
-  int64_t graph_launches = 0;
-  bool operator==(const StepCounters&) const = default;
-};
 
 struct EngineOptions {
   GraphMode graph = GraphMode::kStep;
@@ -202,6 +197,10 @@ class Engine {
   // nothing of what the plan does not read and is not given. Error(kInternal) unless the others
   // are given, fit, and no others are.
   std::vector<std::span<const std::byte>> BytesOfInputs(size_t plan, const HostInputs& inputs);
+  // Of one step, by way of `pinned`; those that weigh targets, times `scale`.
+  void EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
+                     float scale, std::byte* pinned);
+  StepCounters Issued(size_t plan) const;  // so far, by whatever the plan was run for
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {

@@ -38,9 +38,8 @@ ReleasedArena ReleasedOf(ArenaPart part, const StateLayout& states, const StateV
                          int64_t arena_bytes, Device& device) {
   ReleasedArena released{part, PagesOf(part, states, arena_bytes, device.PageBytes()), {}, nullptr};
   int64_t end = 0;
-  for (size_t s = 0; s < states.tensors.size(); ++s) {
-    const StateTensor& state = states.tensors[s];
-    const BufferId id{static_cast<int32_t>(s)};
+  for (const BufferId id : states.ids()) {
+    const StateTensor& state = states.tensor(id);
     if (state.scope != StateScope::kRun || state.writer == StateWriter::kPrologue ||
         !validity.valid(id) || !Touches(released.pages, state.offset, state.offset + state.bytes()))
       continue;
@@ -86,11 +85,11 @@ MovedMemory Engine::Release(ArenaPart part) {
   }
   compute.Sync();
   for (const ByteRange& range : released.pages) pages_->Unmap(range.begin, range.end);
-  for (size_t s = 0; s < plans_.states.tensors.size(); ++s) {
-    const StateTensor& state = plans_.states.tensors[s];
+  for (const BufferId id : plans_.states.ids()) {
+    const StateTensor& state = plans_.states.tensor(id);
     if (state.writer == StateWriter::kPrologue &&
         Touches(released.pages, state.offset, state.offset + state.bytes()))
-      validity_.Lose({static_cast<int32_t>(s)});
+      validity_.Lose(id);
   }
   validity_.LoseCarried();
   moved.bytes = released.bytes();

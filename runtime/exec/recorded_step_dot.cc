@@ -25,8 +25,8 @@ std::string RecordedStep::DotOf(const Section& section) const {
     const auto stream = static_cast<size_t>(issue.stream);
     const Entry& entry = schedule_[static_cast<size_t>(issue.entry)];
     text += fmt::format("  op_{} [label=\"{}\\n{}, microbatch {}\\n{}\", fillcolor=\"{}\"];\n", i,
-                        OpOf(issue).label, plan_.bodies[static_cast<size_t>(entry.body)].name,
-                        entry.microbatch, Name(issue.stream), kColours[stream]);
+                        OpOf(issue).label, plan_.body(entry).name, entry.microbatch,
+                        Name(issue.stream), kColours[stream]);
     if (last[stream] >= 0) text += fmt::format("  op_{} -> op_{};\n", last[stream], i);
     for (const size_t event : issue.waits)
       text += fmt::format("  op_{} -> op_{} [style=dashed];\n",

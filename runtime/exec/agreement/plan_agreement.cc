@@ -26,7 +26,7 @@ std::string UnitName(const ShardLayout& layout, UnitId unit) {
 void AddCalls(const CommSet& comms, const ShardLayout& layout, const StepPlan& plan,
               const std::vector<Entry>& schedule, const char* part, std::vector<CallList>& lists) {
   for (const Entry& entry : schedule)
-    for (const PlanOp& op : plan.bodies[static_cast<size_t>(entry.body)].ops) {
+    for (const PlanOp& op : plan.body(entry).ops) {
       const std::optional<PlannedCall> call = CallOf(op.op);
       if (!call) continue;
       CallList& list = lists[comms.IndexOf({call->axes, op.stream})];
