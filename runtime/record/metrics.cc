@@ -93,17 +93,42 @@ std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics
   return path;
 }
 
-}  // namespace
-
-std::string Float32Bits(double value) {
-  return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
+// What the model was measured on, after this step.
+void AddScores(const StepReport& r, Json& line) {
+  for (const SourceLoss& source : r.eval_sources)
+    line["source_eval_loss"][source.name] = Number(source.loss);
+  for (const EvalScores& scores : r.scores) {
+    Json& of = line["scores"][scores.task];
+    of = {{"rules", scores.rules}, {"examples", scores.examples}, {"hash", scores.hash}};
+    for (const auto& [name, value] : scores.values) of[name] = Number(value);
+  }
 }
 
-MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old,
-                         FileSystem& files)
-    : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_), files) {}
+// Of sources, experts and a policy gradient.
+void AddFigures(const StepReport& r, Json& line) {
+  for (const SourceFigures& source : r.sources) {
+    line["source_samples"][source.name] = source.samples;
+    line["source_epochs"][source.name] = source.epochs;
+  }
+  for (const RouterFigures& router : r.routers) {
+    line["max_load"][router.block] = Number(router.max_load);
+    line["router_entropy"][router.block] = Number(router.entropy);
+  }
+  if (r.policy) {
+    line["clip_fraction"] = Number(r.policy->clip_fraction);
+    line["ratio"] = Number(r.policy->ratio);
+    line["kl"] = Number(r.policy->kl);
+  }
+}
 
-std::string MetricsFile::Append(const StepReport& r) {
+void AddSaves(const SaveFigures& saves, Json& line) {
+  if (saves.stall_ms) line["save_stall_ms"] = *saves.stall_ms;
+  if (saves.saved_step) line["saved_step"] = *saves.saved_step;
+  if (saves.save_ms) line["save_ms"] = *saves.save_ms;
+  if (!saves.error.empty()) line["save_error"] = saves.error;
+}
+
+Json LineOf(const StepReport& r) {
   Json line = {{"step", r.step},
                {"loss", Number(r.loss)},
                {"loss_bits", Float32Bits(r.loss)},
@@ -125,34 +150,28 @@ std::string MetricsFile::Append(const StepReport& r) {
     line["eval_loss"] = Number(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);
   }
-  for (const SourceLoss& source : r.eval_sources)
-    line["source_eval_loss"][source.name] = Number(source.loss);
-  for (const EvalScores& scores : r.scores) {
-    Json& of = line["scores"][scores.task];
-    of = {{"rules", scores.rules}, {"examples", scores.examples}, {"hash", scores.hash}};
-    for (const auto& [name, value] : scores.values) of[name] = Number(value);
-  }
-  for (const SourceFigures& source : r.sources) {
-    line["source_samples"][source.name] = source.samples;
-    line["source_epochs"][source.name] = source.epochs;
-  }
-  for (const RouterFigures& router : r.routers) {
-    line["max_load"][router.block] = Number(router.max_load);
-    line["router_entropy"][router.block] = Number(router.entropy);
-  }
-  if (r.policy) {
-    line["clip_fraction"] = Number(r.policy->clip_fraction);
-    line["ratio"] = Number(r.policy->ratio);
-    line["kl"] = Number(r.policy->kl);
-  }
+  AddScores(r, line);
+  AddFigures(r, line);
   if (r.balanced_gate) line["gate"] = "balanced";
   if (!r.routers.empty()) line["dropped_pairs"] = r.dropped_pairs;
   if (r.again) line["again"] = true;
   if (r.waiting_batches > 0) line["waiting_batches"] = r.waiting_batches;
-  if (r.saves.stall_ms) line["save_stall_ms"] = *r.saves.stall_ms;
-  if (r.saves.saved_step) line["saved_step"] = *r.saves.saved_step;
-  if (r.saves.save_ms) line["save_ms"] = *r.saves.save_ms;
-  if (!r.saves.error.empty()) line["save_error"] = r.saves.error;
+  AddSaves(r.saves, line);
+  return line;
+}
+
+}  // namespace
+
+std::string Float32Bits(double value) {
+  return fmt::format("0x{:08x}", std::bit_cast<uint32_t>(static_cast<float>(value)));
+}
+
+MetricsFile::MetricsFile(const std::string& run_dir, int64_t resume_step, OldMetrics old,
+                         FileSystem& files)
+    : lines_(Prepared(run_dir, resume_step, old, &dropped_, &missing_), files) {}
+
+std::string MetricsFile::Append(const StepReport& r) {
+  const Json line = LineOf(r);
   const std::lock_guard lock(mutex_);
   const size_t waited = waiting_.size();
   waiting_.push_back(DumpJson(line, {.replace = true}));  // a path is any bytes

@@ -145,12 +145,11 @@ std::optional<std::string> SetAside(const std::string& run_dir) {
   }
 }
 
-}  // namespace
-
-std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy,
-                                    const RunIdentity& identity) {
-  Communicator& world = engine.comms().world();
-  std::vector<std::string> warnings;
+// What rank 0 finds in the run's folder, newest first, on every rank: of each checkpoint its folder
+// and what decides whether it may be loaded. None where the policy is to begin anew: then they are
+// set aside, and rank 0 has a warning that says so.
+Json EntriesForAll(Communicator& world, const std::string& run_dir, ResumePolicy policy,
+                   std::vector<std::string>& warnings) {
   Json entries = Json::array();
   OnLeader(world, [&] {
     RemoveLeftovers(CheckpointRoot(run_dir));
@@ -169,19 +168,31 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
         entries.back()["blend"] = Json(*blend);
     }
   });
-  entries = ParseOrderedJson(world.HostBroadcast(DumpJson(entries), 0));
+  return ParseOrderedJson(world.HostBroadcast(DumpJson(entries), 0));
+}
+
+// What keeps one of these from being loaded; none: it is sound. An error where it belongs to
+// another run, before anything is moved: what is wrong may be the configuration.
+std::vector<std::string> ProblemsOf(const Json& entry, const std::string& folder,
+                                    Communicator& world, const RunIdentity& identity) {
+  if (const std::string saved = entry.at("identity"); !saved.empty())
+    RequireSameModel(saved, entry.at("model"), folder, identity);
+  if (entry.contains("blend"))
+    RequireSameBlend(nlohmann::json(entry.at("blend")), folder, identity);
+  if (const std::string problem = entry.at("problem"); !problem.empty()) return {problem};
+  return VerifyTogether(world, folder);
+}
+
+}  // namespace
+
+std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, ResumePolicy policy,
+                                    const RunIdentity& identity) {
+  Communicator& world = engine.comms().world();
+  std::vector<std::string> warnings;
+  const Json entries = EntriesForAll(world, run_dir, policy, warnings);
   for (const Json& entry : entries) {
     const std::string folder = entry.at("folder");
-    // Before anything is moved: what is wrong may be the configuration.
-    if (const std::string saved = entry.at("identity"); !saved.empty())
-      RequireSameModel(saved, entry.at("model"), folder, identity);
-    if (entry.contains("blend"))
-      RequireSameBlend(nlohmann::json(entry.at("blend")), folder, identity);
-    std::vector<std::string> problems;
-    if (const std::string problem = entry.at("problem"); !problem.empty())
-      problems.push_back(problem);
-    else
-      problems = VerifyTogether(world, folder);
+    const std::vector<std::string> problems = ProblemsOf(entry, folder, world, identity);
     if (problems.empty()) {
       ResumedRun resumed = LoadCheckpoint(engine, folder, identity);
       resumed.warnings = warnings;

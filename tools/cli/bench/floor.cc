@@ -35,6 +35,89 @@ std::string NameOf(const KernelOp& op) {
   return name;
 }
 
+// Adds up a plan's ops, each at the time that nothing on this machine beats: measured alone where
+// that means much, else estimated at the rate of a copy.
+class FloorSum {
+ public:
+  FloorSum(Session& session, const Environment& environment, const Machine& machine)
+      : engine_(session.engine()),
+        kernels_(*environment.kernels),
+        plan_(session.run().plans.Of("train")),
+        binding_(engine_.BindingOf(plan_)),
+        watch_(session.device()),
+        model_(session.run().layout.mesh, machine) {}
+
+  void Add(const Entry& entry) {
+    const Body& body = plan_.body(entry);
+    for (size_t i = 0; i < body.ops.size(); ++i)
+      Add(body.ops[i], body.begin + static_cast<int64_t>(i), entry.microbatch);
+  }
+  // Of all that was added.
+  Floor Take() {
+    for (const auto& [dtype, of] : products_) sum_.device_ms += of.flops / of.best_rate * 1e3;
+    sum_.ms =
+        std::max(sum_.device_ms, *std::max_element(sum_.stream_ms.begin(), sum_.stream_ms.end()));
+    for (auto& [name, row] : alone_) sum_.alone.push_back(std::move(row));
+    std::stable_sort(
+        sum_.alone.begin(), sum_.alone.end(), [](const AloneRow& a, const AloneRow& b) {
+          return a.us * static_cast<double>(a.count) > b.us * static_cast<double>(b.count);
+        });
+    return std::move(sum_);
+  }
+
+ private:
+  struct Products {
+    double flops = 0, best_rate = 0;
+  };
+
+  void Add(const PlanOp& op, int64_t position, int32_t microbatch) {
+    const OpEstimate estimate = model_.Of(op.op);
+    double seconds = estimate.seconds;
+    if (TimedAlone(op.op)) {
+      AloneRow& row = alone_[NameOf(op.op)];
+      if (row.count++ == 0) Time(op, position, microbatch, estimate, row);
+      seconds = row.us * 1e-6;
+    }
+    if (const auto* product = std::get_if<MatmulOp<View>>(&op.op)) {
+      Products& of = products_[product->a.layout.dtype];
+      of.flops += estimate.flops;
+      of.best_rate = std::max(of.best_rate, estimate.flops / seconds);
+    } else if (!IsCollective(op.op)) {
+      sum_.device_ms += seconds * 1e3;
+    }
+    sum_.kind_ms[std::string(OpName(op.op))] += seconds * 1e3;
+    sum_.stream_ms[static_cast<size_t>(op.stream)] += seconds * 1e3;
+  }
+
+  void Time(const PlanOp& op, int64_t position, int32_t microbatch, const OpEstimate& estimate,
+            AloneRow& row) {
+    const BoundOp bound = BindOp(binding_, op.op, position, microbatch);
+    Stream& stream = engine_.stream(op.stream);
+    const int calls = IsCollective(op.op) ? kCollectiveCalls : 0;
+    if (calls > 0) engine_.comms().world().Barrier();
+    KernelCounters unused;
+    row.op = NameOf(op.op);
+    row.us = watch_.Best(stream, calls, calls == 0, [&] {
+      RunOp(bound, kernels_, engine_.comms(), unused, op.stream, stream);
+    });
+    row.flops_per_second = estimate.flops / row.us * 1e6;
+    row.bytes_per_second =
+        static_cast<double>(calls > 0 ? estimate.wire_bytes
+                                      : estimate.read_bytes + estimate.write_bytes) /
+        row.us * 1e6;
+  }
+
+  Engine& engine_;
+  const KernelTable& kernels_;
+  const StepPlan& plan_;
+  const Binding binding_;
+  Stopwatch watch_;
+  CostModel model_;
+  Floor sum_;
+  std::map<std::string, AloneRow> alone_;
+  std::map<DType, Products> products_;
+};
+
 }  // namespace
 
 double CopyRate(Stopwatch& watch, const Environment& environment, std::byte* arena, int64_t bytes,
@@ -59,70 +142,16 @@ Machine AtCopyRate(const Machine& machine, double copy_bytes_per_second) {
 Floor MeasureFloor(Session& session, const Environment& environment, const Machine& machine) {
   Engine& engine = session.engine();
   const StepPlan& plan = session.run().plans.Of("train");
-  const Binding binding = engine.BindingOf(plan);
-  Device& device = session.device();
-  Stopwatch watch(device);
+  std::byte* const arena = engine.BindingOf(plan).arena;
   Stream& compute = engine.stream(StreamId::kCompute);
-  FillWithNoise(device, binding.arena, engine.arena_bytes(), compute);
+  FillWithNoise(session.device(), arena, engine.arena_bytes(), compute);
 
-  Floor floor;
-  floor.copy_bytes_per_second =
-      CopyRate(watch, environment, binding.arena, engine.arena_bytes(), compute);
-  const Machine here = AtCopyRate(machine, floor.copy_bytes_per_second);
-
-  CostModel model(session.run().layout.mesh, here);
-
-  std::map<std::string, AloneRow> alone;
-  struct Products {
-    double flops = 0, best_rate = 0;
-  };
-  std::map<DType, Products> products;
-  KernelCounters unused;
-  for (const Entry& entry : plan.schedule) {
-    const Body& body = plan.bodies[static_cast<size_t>(entry.body)];
-    for (size_t i = 0; i < body.ops.size(); ++i) {
-      const PlanOp& op = body.ops[i];
-      const OpEstimate estimate = model.Of(op.op);
-      double seconds = estimate.seconds;
-      if (TimedAlone(op.op)) {
-        AloneRow& row = alone[NameOf(op.op)];
-        if (row.count++ == 0) {
-          const BoundOp bound =
-              BindOp(binding, op.op, body.begin + static_cast<int64_t>(i), entry.microbatch);
-          Stream& stream = engine.stream(op.stream);
-          const int calls = IsCollective(op.op) ? kCollectiveCalls : 0;
-          if (calls > 0) engine.comms().world().Barrier();
-          row.op = NameOf(op.op);
-          row.us = watch.Best(stream, calls, calls == 0, [&] {
-            RunOp(bound, *environment.kernels, engine.comms(), unused, op.stream, stream);
-          });
-          row.flops_per_second = estimate.flops / row.us * 1e6;
-          row.bytes_per_second =
-              static_cast<double>(calls > 0 ? estimate.wire_bytes
-                                            : estimate.read_bytes + estimate.write_bytes) /
-              row.us * 1e6;
-        }
-        seconds = row.us * 1e-6;
-      }
-      if (const auto* product = std::get_if<MatmulOp<View>>(&op.op)) {
-        Products& of = products[product->a.layout.dtype];
-        of.flops += estimate.flops;
-        of.best_rate = std::max(of.best_rate, estimate.flops / seconds);
-      } else if (!IsCollective(op.op)) {
-        floor.device_ms += seconds * 1e3;
-      }
-      floor.kind_ms[std::string(OpName(op.op))] += seconds * 1e3;
-      floor.stream_ms[static_cast<size_t>(op.stream)] += seconds * 1e3;
-    }
-  }
-  for (const auto& [dtype, of] : products) floor.device_ms += of.flops / of.best_rate * 1e3;
-  floor.ms =
-      std::max(floor.device_ms, *std::max_element(floor.stream_ms.begin(), floor.stream_ms.end()));
-  for (auto& [name, row] : alone) floor.alone.push_back(std::move(row));
-  std::stable_sort(
-      floor.alone.begin(), floor.alone.end(), [](const AloneRow& a, const AloneRow& b) {
-        return a.us * static_cast<double>(a.count) > b.us * static_cast<double>(b.count);
-      });
+  Stopwatch watch(session.device());
+  const double copy_rate = CopyRate(watch, environment, arena, engine.arena_bytes(), compute);
+  FloorSum sum(session, environment, AtCopyRate(machine, copy_rate));
+  for (const Entry& entry : plan.schedule) sum.Add(entry);
+  Floor floor = sum.Take();
+  floor.copy_bytes_per_second = copy_rate;
   return floor;
 }
 
