@@ -61,33 +61,76 @@ void Keep(const SsdScanRowsOp<TensorView>& op, const Run& run) {
   }
 }
 
-}  // namespace
+// The rows from r on that go on with one sequence in one chunk.
+Run RunAt(const SsdScanRowsOp<TensorView>& op, int64_t r) {
+  const int32_t* const at = op.at.as<int32_t>();
+  const int32_t* const slots = op.slots.as<int32_t>();
+  Run run{r, 1, slots[r], at[r]};
+  MR_CHECK(run.slot < op.state.dim(0) && run.at >= 0 && run.at < op.length,
+           "ssd_scan_rows: position {} of {}, slot {} of {}", run.at, op.length, run.slot,
+           op.state.dim(0));
+  const int64_t end = std::min(run.at / op.chunk * op.chunk + op.chunk, op.length);
+  while (r + run.count < op.xbc.dim(0) && slots[r + run.count] == run.slot &&
+         at[r + run.count] == run.at + run.count && run.at + run.count < end)
+    ++run.count;
+  return run;
+}
 
-void SsdScanRows(const SsdScanRowsOp<TensorView>& op, Stream&) {
-  Check(op);
-  const int64_t heads = op.dt.dim(1), channels = op.out.dim(1) / heads,
-                most = std::min(op.chunk, op.length);
+// f(chunk, head, its state before the chunk, scratch of pairs, of channels of each position) for
+// each head of the open chunk of `positions` rows.
+template <class F>
+void ForEachHead(const SsdScanRowsOp<TensorView>& op, const Run& run, int64_t positions, F&& f) {
+  const int64_t heads = op.dt.dim(1), channels = op.out.dim(1) / heads;
   const SsdSizes sizes{.batch = 1,
-                       .length = most,
+                       .length = positions,
                        .heads = heads,
                        .channels = channels,
                        .groups = op.groups,
                        .states = op.states,
                        .chunk = op.chunk};
-  const auto scan = [&](const Run& run, int64_t positions, auto&& of_head) {
-    Scratch scratch(op.scratch);
-    SsdSizes of_chunk = sizes;
-    of_chunk.length = positions;
-    SsdChunk chunk(of_chunk, scratch);
-    float* const pairs = scratch.Take(positions * positions);
-    float* const y = scratch.Take(positions * channels);
-    const SsdScanOp<TensorView> open = OpenChunk(op, run.slot, positions);
-    for (int64_t h = 0; h < heads; ++h) {
-      chunk.Read(open, 0, 0, positions, h);
-      of_head(chunk, h, op.state.as<float>() + (run.slot * heads + h) * sizes.state(), pairs, y);
-    }
-  };
-  const int32_t* const at = op.at.as<int32_t>();
+  Scratch scratch(op.scratch);
+  SsdChunk chunk(sizes, scratch);
+  float* const pairs = scratch.Take(positions * positions);
+  float* const y = scratch.Take(positions * channels);
+  const SsdScanOp<TensorView> open = OpenChunk(op, run.slot, positions);
+  for (int64_t h = 0; h < heads; ++h) {
+    chunk.Read(open, 0, 0, positions, h);
+    f(chunk, h, op.state.as<float>() + (run.slot * heads + h) * sizes.state(), pairs, y);
+  }
+}
+
+// The state before the run's chunk: zeros in front of the first.
+void EnterChunk(const SsdScanRowsOp<TensorView>& op, const Run& run) {
+  if (run.at == 0) {
+    const int64_t elements = op.out.dim(1) * op.states;
+    std::fill_n(op.state.as<float>() + run.slot * elements, elements, 0.0f);
+  } else if (run.at % op.chunk == 0) {  // the chunk before is whole
+    ForEachHead(op, run, op.chunk,
+                [](const SsdChunk& chunk, int64_t, float* state, float*, float* y) {
+                  chunk.Advance(state, y);
+                });
+  }
+}
+
+void ScanRun(const SsdScanRowsOp<TensorView>& op, const Run& run) {
+  EnterChunk(op, run);
+  Keep(op, run);
+  const int64_t channels = op.out.dim(1) / op.dt.dim(1), begin = run.at / op.chunk * op.chunk;
+  ForEachHead(op, run, std::min(op.chunk, op.length - begin),
+              [&](const SsdChunk& chunk, int64_t h, float* state, float* pairs, float* y) {
+                chunk.Outputs(state, ElementOf(op.d, h), pairs, y);
+                for (int64_t i = 0; i < run.count; ++i)
+                  ForChunks(channels, [&](int64_t c, int64_t n) {
+                    Store(RowAt(op.out, run.first + i), h * channels + c, n,
+                          y + (run.at - begin + i) * channels + c);
+                  });
+              });
+}
+
+}  // namespace
+
+void SsdScanRows(const SsdScanRowsOp<TensorView>& op, Stream&) {
+  Check(op);
   const int32_t* const slots = op.slots.as<int32_t>();
   const float zeros[kChunk] = {};
   for (int64_t r = 0; r < op.xbc.dim(0);) {
@@ -96,33 +139,8 @@ void SsdScanRows(const SsdScanRowsOp<TensorView>& op, Stream&) {
       ++r;
       continue;
     }
-    Run run{r, 1, slots[r], at[r]};
-    MR_CHECK(run.slot < op.state.dim(0) && run.at >= 0 && run.at < op.length,
-             "ssd_scan_rows: position {} of {}, slot {} of {}", run.at, op.length, run.slot,
-             op.state.dim(0));
-    const int64_t begin = run.at / op.chunk * op.chunk,
-                  positions = std::min(op.chunk, op.length - begin);
-    while (r + run.count < op.xbc.dim(0) && slots[r + run.count] == run.slot &&
-           at[r + run.count] == run.at + run.count && run.at + run.count < begin + positions)
-      ++run.count;
-    if (run.at == 0) {
-      const int64_t elements = heads * sizes.state();
-      std::fill_n(op.state.as<float>() + run.slot * elements, elements, 0.0f);
-    } else if (run.at == begin) {  // the chunk before is whole
-      scan(run, op.chunk, [&](const SsdChunk& chunk, int64_t, float* state, float*, float* y) {
-        chunk.Advance(state, y);
-      });
-    }
-    Keep(op, run);
-    scan(run, positions,
-         [&](const SsdChunk& chunk, int64_t h, float* state, float* pairs, float* y) {
-           chunk.Outputs(state, ElementOf(op.d, h), pairs, y);
-           for (int64_t i = 0; i < run.count; ++i)
-             ForChunks(channels, [&](int64_t c, int64_t n) {
-               Store(RowAt(op.out, run.first + i), h * channels + c, n,
-                     y + (run.at - begin + i) * channels + c);
-             });
-         });
+    const Run run = RunAt(op, r);
+    ScanRun(op, run);
     r += run.count;
   }
 }

@@ -93,33 +93,39 @@ void Norm(const NormOp<TensorView>& op, Stream&) {
   }
 }
 
-void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
-  CheckFloat(op.x, "x");
-  CheckSame(op.d_out, op.x, "d_out");
-  CheckSame(op.d_x, op.x, "d_x");
-  CheckColumns(op.weight, op.x, "weight");
-  if (op.d_bypass) CheckSame(op.d_bypass, op.x, "d_bypass");
-  if (op.d_weight) CheckColumns(op.d_weight, op.x, "d_weight");
-  if (op.d_bias) CheckColumns(op.d_bias, op.x, "d_bias");
-  const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
-  Scratch scratch(op.scratch);
-  // Sums over rows in double: the rounding that is left in a weight's gradient is that of its
-  // terms.
-  double* const weight_sum = reinterpret_cast<double*>(scratch.Take(4 * columns));
-  double* const bias_sum = weight_sum + columns;
-  std::fill_n(weight_sum, 2 * columns, 0.0);
+namespace {
 
-  for (int64_t r = 0; r < rows; ++r) {
-    const Row dy_row = RowAt(op.d_out, r), x_row = RowAt(op.x, r), dx_row = RowAt(op.d_x, r);
-    const float mean = op.kind == NormKind::kLayer ? At(op.mean, r) : 0.0f, rstd = At(op.rstd, r);
-    double sum_g = 0, sum_g_xhat = 0;  // g = d_out * weight
-    ForChunks(columns, [&](int64_t c, int64_t n) {
+// Sums over rows in double: the rounding that is left in a weight's gradient is that of its terms.
+struct ColumnSums {
+  double *weight, *bias;  // [columns]
+};
+
+// A row of the gradient: y = xhat * weight (+ bias), xhat = (x - mean) * rstd, and with
+// g = d_out * weight, d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd; an RMS norm subtracts no
+// mean, of x or g.
+class GradRow {
+ public:
+  GradRow(const NormGradOp<TensorView>& op, int64_t r)
+      : op_(op),
+        r_(r),
+        dy_(RowAt(op.d_out, r)),
+        x_(RowAt(op.x, r)),
+        dx_(RowAt(op.d_x, r)),
+        columns_(op.x.dim(1)),
+        mean_(op.kind == NormKind::kLayer ? At(op.mean, r) : 0.0f),
+        rstd_(At(op.rstd, r)) {}
+
+  // Adds the row's terms of the gradients of weight and bias; remembers the means for WriteDx.
+  void AddTo(const ColumnSums& sums) {
+    double sum_g = 0, sum_g_xhat = 0;
+    ForChunks(columns_, [&](int64_t c, int64_t n) {
       float dy_buffer[kChunk], x_buffer[kChunk], weight_buffer[kChunk], g[kChunk], xhat[kChunk];
-      const float* dy = Load(dy_row, c, n, dy_buffer);
-      const float* x = Load(x_row, c, n, x_buffer);
-      const float* weight = Load(AsRow(op.weight), c, n, weight_buffer);
-      double* dw = weight_sum + c;
-      double* db = bias_sum + c;
+      const float* dy = Load(dy_, c, n, dy_buffer);
+      const float* x = Load(x_, c, n, x_buffer);
+      const float* weight = Load(AsRow(op_.weight), c, n, weight_buffer);
+      double* dw = sums.weight + c;
+      double* db = sums.bias + c;
+      const float mean = mean_, rstd = rstd_;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
         xhat[i] = (x[i] - mean) * rstd;
@@ -130,18 +136,22 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
       sum_g += SumInDouble(g, n);
       sum_g_xhat += DotInDouble(g, xhat, n);
     });
-    const double per_column = 1.0 / static_cast<double>(columns);
-    const float mean_g =
-        op.kind == NormKind::kLayer ? static_cast<float>(sum_g * per_column) : 0.0f;
-    const float mean_g_xhat = static_cast<float>(sum_g_xhat * per_column);
-    ForChunks(columns, [&](int64_t c, int64_t n) {
+    const double per_column = 1.0 / static_cast<double>(columns_);
+    mean_g_ = op_.kind == NormKind::kLayer ? static_cast<float>(sum_g * per_column) : 0.0f;
+    mean_g_xhat_ = static_cast<float>(sum_g_xhat * per_column);
+  }
+
+  // And what comes past the norm.
+  void WriteDx() const {
+    ForChunks(columns_, [&](int64_t c, int64_t n) {
       float dy_buffer[kChunk], x_buffer[kChunk], weight_buffer[kChunk], bypass_buffer[kChunk];
-      const float* dy = Load(dy_row, c, n, dy_buffer);
-      const float* x = Load(x_row, c, n, x_buffer);
-      const float* weight = Load(AsRow(op.weight), c, n, weight_buffer);
-      float* dx = Target(dx_row, c, dy_buffer);
-      if (op.d_bypass) {
-        const float* bypass = Load(RowAt(op.d_bypass, r), c, n, bypass_buffer);
+      const float* dy = Load(dy_, c, n, dy_buffer);
+      const float* x = Load(x_, c, n, x_buffer);
+      const float* weight = Load(AsRow(op_.weight), c, n, weight_buffer);
+      float* dx = Target(dx_, c, dy_buffer);
+      const float mean = mean_, rstd = rstd_, mean_g = mean_g_, mean_g_xhat = mean_g_xhat_;
+      if (op_.d_bypass) {
+        const float* bypass = Load(RowAt(op_.d_bypass, r_), c, n, bypass_buffer);
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i)
           dx[i] =
@@ -151,19 +161,50 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
         for (int64_t i = 0; i < n; ++i)
           dx[i] = (dy[i] * weight[i] - mean_g - (x[i] - mean) * rstd * mean_g_xhat) * rstd;
       }
-      Store(dx_row, c, n, dx);
+      Store(dx_, c, n, dx);
     });
   }
-  const auto store = [columns](const TensorView& to, const double* sums, Update update) {
-    if (!to) return;
-    ForChunks(columns, [&](int64_t c, int64_t n) {
-      float buffer[kChunk];
-      for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(sums[c + i]);
-      StoreOrAdd(AsRow(to), c, n, buffer, update == Update::kAccumulate);
-    });
-  };
-  store(op.d_weight, weight_sum, op.weight_update);
-  store(op.d_bias, bias_sum, op.bias_update);
+
+ private:
+  const NormGradOp<TensorView>& op_;
+  const int64_t r_;
+  const Row dy_, x_, dx_;
+  const int64_t columns_;
+  const float mean_, rstd_;
+  float mean_g_ = 0, mean_g_xhat_ = 0;
+};
+
+void StoreSums(const TensorView& to, const double* sums, Update update) {
+  if (!to) return;
+  ForChunks(to.dim(0), [&](int64_t c, int64_t n) {
+    float buffer[kChunk];
+    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(sums[c + i]);
+    StoreOrAdd(AsRow(to), c, n, buffer, update == Update::kAccumulate);
+  });
+}
+
+}  // namespace
+
+void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
+  CheckFloat(op.x, "x");
+  CheckSame(op.d_out, op.x, "d_out");
+  CheckSame(op.d_x, op.x, "d_x");
+  CheckColumns(op.weight, op.x, "weight");
+  if (op.d_bypass) CheckSame(op.d_bypass, op.x, "d_bypass");
+  if (op.d_weight) CheckColumns(op.d_weight, op.x, "d_weight");
+  if (op.d_bias) CheckColumns(op.d_bias, op.x, "d_bias");
+  const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
+  Scratch scratch(op.scratch);
+  double* const of_weight = reinterpret_cast<double*>(scratch.Take(4 * columns));
+  const ColumnSums sums{of_weight, of_weight + columns};
+  std::fill_n(of_weight, 2 * columns, 0.0);
+  for (int64_t r = 0; r < rows; ++r) {
+    GradRow row(op, r);
+    row.AddTo(sums);
+    row.WriteDx();
+  }
+  StoreSums(op.d_weight, sums.weight, op.weight_update);
+  StoreSums(op.d_bias, sums.bias, op.bias_update);
 }
 
 }  // namespace millrace::cpu
