@@ -75,88 +75,119 @@ __device__ int SumBelow(int own, int (&of_warp)[kWarps]) {
   return sum;
 }
 
+// By warp and digit of a tile: first how many rows the warp has with the digit, then where its next
+// one goes.
+using Next = int[kWarps][kThreads];
+
+// How a thread takes part in a tile: one row in each round, by the lane.
+struct InTile {
+  int warp, lane, rounds;
+  int begin;  // the thread's row of round 0
+
+  __device__ __forceinline__ explicit InTile(const TokenSortArgs& a)
+      : warp(static_cast<int>(threadIdx.x) / kWarp),
+        lane(static_cast<int>(threadIdx.x) % kWarp),
+        rounds(a.tile / kThreads),
+        begin(static_cast<int>(blockIdx.x) * a.tile + warp * rounds * kWarp + lane) {}
+  __device__ __forceinline__ int Row(int round) const { return begin + round * kWarp; }
+  // Of the lanes in `peers`, which have one digit: this one is the first; those ahead of it.
+  __device__ __forceinline__ bool First(unsigned peers) const { return Ahead(peers) == 0; }
+  __device__ __forceinline__ unsigned Ahead(unsigned peers) const {
+    return peers & ((1u << lane) - 1);
+  }
+};
+
+// next[w][d] = rows of warp w with digit d.
+__device__ __forceinline__ void CountRows(const Pass& pass, const InTile& tile, Next& next) {
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) next[w][threadIdx.x] = 0;
+  __syncthreads();
+  for (int round = 0; round < tile.rounds; round += kBatch) {
+    int key[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int row = tile.Row(round + u);
+      key[u] = row < pass.a.rows ? pass.Key(row) : -1;
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
+      const unsigned peers = __match_any_sync(kAllLanes, digit);
+      if (digit >= 0 && tile.First(peers)) next[tile.warp][digit] += __popc(peers);
+      __syncwarp();
+    }
+  }
+  __syncthreads();
+}
+
+// next[w][d]: from how many to where the first of them goes. A thread does it for its digit.
+__device__ __forceinline__ void PlaceRows(const TokenSortArgs& a, Next& next,
+                                          int (&of_warp)[kWarps]) {
+  const int thread = static_cast<int>(threadIdx.x), block = static_cast<int>(blockIdx.x),
+            blocks = static_cast<int>(gridDim.x);
+  // Rows with this thread's digit: of all blocks, and of the blocks before this one.
+  int total = 0, before = 0;
+  if (blocks == 1) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) total += next[w][thread];
+  } else if (thread < 1 << a.digit_bits) {
+#pragma unroll 8
+    for (int b = 0; b < blocks; ++b) {
+      const int count = a.counts[(b << a.digit_bits) + thread];
+      total += count;
+      before += b < block ? count : 0;
+    }
+  }
+  int place = SumBelow(total, of_warp) + before;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const int count = next[w][thread];
+    next[w][thread] = place;
+    place += count;
+  }
+  __syncthreads();
+}
+
+__device__ __forceinline__ void MoveRows(const Pass& pass, const InTile& tile, Next& next) {
+  int32_t* const to_keys = Pass::Turn(pass.a.keys, pass.number);
+  int32_t* const to_order = Pass::Turn(pass.a.order, pass.number);
+  for (int round = 0; round < tile.rounds; round += kBatch) {
+    int key[kBatch], order[kBatch];
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int row = tile.Row(round + u);
+      key[u] = row < pass.a.rows ? pass.Key(row) : -1;
+      order[u] = row < pass.a.rows ? pass.Order(row) : 0;
+    }
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u) {
+      const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
+      const unsigned peers = __match_any_sync(kAllLanes, digit);
+      const int at = digit < 0 ? 0 : next[tile.warp][digit] + __popc(tile.Ahead(peers));
+      __syncwarp();
+      if (digit >= 0) {
+        if (tile.First(peers)) next[tile.warp][digit] += __popc(peers);
+        to_keys[at] = key[u];
+        to_order[at] = order[u];
+      }
+      __syncwarp();
+    }
+  }
+}
+
 // Moves each row to its place by the digits of passes [from, to); more than one only
 // if one block has all rows.
 __global__ void __launch_bounds__(kThreads)
     ScatterDigitsKernel(const TokenSortArgs a, const int from, const int to) {
   BeginKernel();
-  __shared__ int next[kWarps]
-                     [kThreads];  // first how many, then where a warp's next row of a digit goes
+  __shared__ Next next;
   __shared__ int of_warp[kWarps];
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
-  const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
-  const unsigned lower = (1u << lane) - 1;
-  const int rounds = a.tile / kThreads;
-  const int begin = block * a.tile + warp * rounds * kWarp + lane;  // this thread's row of round 0
-
+  const InTile tile(a);
   for (int number = from; number < to; ++number) {
     const Pass pass{a, number};
-    int32_t* const to_keys = Pass::Turn(a.keys, number);
-    int32_t* const to_order = Pass::Turn(a.order, number);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) next[w][thread] = 0;
-    __syncthreads();
-    for (int round = 0; round < rounds; round += kBatch) {
-      int key[kBatch];
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int row = begin + (round + u) * kWarp;
-        key[u] = row < a.rows ? pass.Key(row) : -1;
-      }
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
-        const unsigned peers = __match_any_sync(kAllLanes, digit);
-        if (digit >= 0 && (peers & lower) == 0) next[warp][digit] += __popc(peers);
-        __syncwarp();
-      }
-    }
-    __syncthreads();
-
-    // Rows with this thread's digit: of all blocks, and of the blocks before this one.
-    int total = 0, before = 0;
-    if (blocks == 1) {
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) total += next[w][thread];
-    } else if (thread < 1 << a.digit_bits) {
-#pragma unroll 8
-      for (int b = 0; b < blocks; ++b) {
-        const int count = a.counts[(b << a.digit_bits) + thread];
-        total += count;
-        before += b < block ? count : 0;
-      }
-    }
-    int place = SumBelow(total, of_warp) + before;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const int count = next[w][thread];
-      next[w][thread] = place;
-      place += count;
-    }
-    __syncthreads();
-
-    for (int round = 0; round < rounds; round += kBatch) {
-      int key[kBatch], order[kBatch];
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int row = begin + (round + u) * kWarp;
-        key[u] = row < a.rows ? pass.Key(row) : -1;
-        order[u] = row < a.rows ? pass.Order(row) : 0;
-      }
-#pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const int digit = key[u] < 0 ? -1 : pass.Digit(key[u]);
-        const unsigned peers = __match_any_sync(kAllLanes, digit);
-        const int at = digit < 0 ? 0 : next[warp][digit] + __popc(peers & lower);
-        __syncwarp();
-        if (digit >= 0) {
-          if ((peers & lower) == 0) next[warp][digit] += __popc(peers);
-          to_keys[at] = key[u];
-          to_order[at] = order[u];
-        }
-        __syncwarp();
-      }
-    }
+    CountRows(pass, tile, next);
+    PlaceRows(a, next, of_warp);
+    MoveRows(pass, tile, next);
     __syncthreads();  // the next pass reads what others moved
   }
 }
