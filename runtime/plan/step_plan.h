@@ -7,11 +7,19 @@
 // with all streams joined.
 //
 // Where     A step's first op forms its scalars on the device, the learning rate among them
-//           (BeginStepOp, in the first microbatch's forward). The gradient of a flat parameter is
+//           (BeginStepOp, in the first microbatch's forward). Weights are gathered on the gather
+//           stream, some units ahead of their use: before which op, schedule/gather_schedule.h
+//           decides. Logits become losses and their gradients at once, in the forward; what the
+//           step's sums are divided by is one of the scalars. The gradient of a flat parameter is
 //           reduced in a backward, after its last contribution: in every microbatch's or in the
 //           last one's, as grad_sync says; there it is also looked at for values that are not
-//           finite. The update begins with the norm and the verdict of all ranks (StepStatsOp).
-//           What a backward computes again, ChooseRecompute has decided (schedule/recompute.h).
+//           finite. The update begins with the norm and the verdict of all ranks (StepStatsOp);
+//           each flat's op then applies the learning rate, and leaves weights and moments as they
+//           are where the verdict says so. What a backward computes again, ChooseRecompute has
+//           decided (schedule/recompute.h).
+// Addresses Lifetimes of buffers are schedule/memory_plan.cc's, and from these pool/allocator.h
+//           has their places in the arena; states have theirs ahead (state_layout.h). Edges come
+//           last, from the bytes that ops then share (schedule/edges.h).
 // Timeline  The bodies laid end to end in canonical order number every op with a position.
 //           Lifetimes are intervals of positions.
 // Ranks     A plan is equal on all ranks of a mesh; views carry rank strides.
