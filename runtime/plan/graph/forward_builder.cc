@@ -30,8 +30,7 @@ ForwardBuilder::ForwardBuilder(const ModelSpec& spec, BatchShape shape, DType co
     graph_.unit_names.push_back(unit.name);
     graph_.unit_roles.push_back(unit.role);
     for (const ParamSpec& param : unit.params) {
-      param_ids_.emplace(param.name, ParamId{static_cast<int32_t>(params_.size())});
-      params_.push_back(&param);
+      param_ids_.emplace(param.name, params_.push_back(&param));
     }
   }
   param_values_.resize(params_.size());
@@ -66,7 +65,7 @@ ValueId ForwardBuilder::NewValue(const std::string& name, ValueRole role, DType 
 ValueId ForwardBuilder::NewActivation(const std::string& name, std::vector<int64_t> dims,
                                       const ValuePlacement& placement, int parts) {
   const ValueId id = NewValue(name, ValueRole::kActivation, compute_, std::move(dims), placement);
-  graph_.values[static_cast<size_t>(id.value)].parts = parts;
+  graph_.value(id).parts = parts;
   return id;
 }
 
@@ -80,9 +79,9 @@ ValueId ForwardBuilder::Param(const std::string& name, const std::string& label)
   MR_CHECK(found != param_ids_.end(), "node {}: model {} has no parameter '{}'", label,
            spec_.family, name);
   const ParamId id = found->second;
-  ValueId& value = param_values_[static_cast<size_t>(id.value)];
+  ValueId& value = param_values_[id];
   if (value) return value;
-  const ParamSpec& param = *params_[static_cast<size_t>(id.value)];
+  const ParamSpec& param = *params_[id];
   std::vector<int64_t> dims = LocalDims(param, mesh());
   dims[0] += param.padded_rows - param.dims[0];
   Value stored{.name = name,
@@ -131,21 +130,19 @@ void ForwardBuilder::KeepCaches(const CacheShape& cache) {
 ValueId ForwardBuilder::State(const std::string& name, ValueRole role, DType dtype,
                               std::vector<int64_t> dims) {
   MR_CHECK(graph_.cache, "a state {} of a graph without caches", name);
-  for (size_t i = 0; i < graph_.values.size(); ++i) {
-    const Value& value = graph_.values[i];
-    if (value.role == role && value.name == name) return ValueId{static_cast<int32_t>(i)};
-  }
+  for (const ValueId id : graph_.value_ids())
+    if (graph_.value(id).role == role && graph_.value(id).name == name) return id;
   return NewValue(name, role, dtype, std::move(dims));
 }
 
 LossId ForwardBuilder::Loss(const std::string& name, const std::string& label) const {
-  for (size_t i = 0; i < spec_.losses.size(); ++i)
-    if (spec_.losses[i].name == name) return LossId{static_cast<int32_t>(i)};
+  for (const LossId id : IdsOf<LossId>(graph_.losses.size()))
+    if (graph_.loss(id).name == name) return id;
   MR_FAIL("node {}: model {} has no loss '{}'", label, spec_.family, name);
 }
 
 ValueId ForwardBuilder::NewLoss(LossId id, const std::string& label) {
-  const std::string& name = spec_.losses[static_cast<size_t>(id.value)].name;
+  const std::string& name = graph_.loss(id).name;
   for (const Value& value : graph_.values)
     MR_CHECK(value.loss != id, "node {}: there is a head of loss '{}' already", label, name);
   return AddValue(
@@ -248,8 +245,7 @@ SemanticGraph ForwardBuilder::Finish() && {
   // reads the held-out losses; who trains reads all of them (AddGradients).
   std::vector<LossSpec> emitted;
   for (const Value& value : graph_.values)
-    if (value.role == ValueRole::kLoss)
-      emitted.push_back(graph_.losses[static_cast<size_t>(value.loss.value)]);
+    if (value.role == ValueRole::kLoss) emitted.push_back(graph_.loss(value.loss));
   const auto held_out = [](const std::vector<LossSpec>& losses) {
     return std::count_if(losses.begin(), losses.end(),
                          [](const LossSpec& loss) { return loss.held_out; });

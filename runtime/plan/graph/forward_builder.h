@@ -36,7 +36,7 @@ class ForwardBuilder {
   void KeepCaches(const CacheShape& cache);
 
   void BeginUnit(const std::string& unit_name);  // later nodes belong to this unit
-  void EncodeLinears(LinearEncoding encoding) { linears_ = encoding; }  // of block units
+  void EncodeLinears(LinearEncoding encoding) { linears_ = encoding; }    // of block units
   void SetDocuments(ValueId documents) { graph_.documents = documents; }  // of later nodes
   SemanticGraph Finish() &&;
 
@@ -53,15 +53,13 @@ class ForwardBuilder {
   DType compute() const { return compute_; }
   // Of linears in the unit begun last.
   LinearEncoding linears() const {
-    const bool block = graph_.IsBlock(static_cast<size_t>(unit_.value));
+    const bool block = graph_.IsBlock(unit_);
     return block ? linears_ : LinearEncoding::kCompute;
   }
   // Between blocks a rank has its part of the microbatch's B*T rows: the axes that cut them. The
   // rank at place i of n has rows [i R/n, (i + 1) R/n), or so of each of shape().strips equal
   // strips. Empty: each has all, as of a graph with caches, whose rows may be fewer than ranks.
-  AxisSet row_axes() const {
-    return graph_.cache ? AxisSet() : graph_.mesh.Wide(Axis::kTensor);
-  }
+  AxisSet row_axes() const { return graph_.cache ? AxisSet() : graph_.mesh.Wide(Axis::kTensor); }
   // How many these are. Error(kConfig) when row_axes do not divide the microbatch's.
   int64_t LocalRows(const std::string& label) const;
   // The inputs of a node that looks along sequences, and behind them what says where those end.
@@ -112,9 +110,9 @@ class ForwardBuilder {
   LinearEncoding linears_ = LinearEncoding::kCompute;
   SemanticGraph graph_;
   UnitId unit_;
-  std::vector<const ParamSpec*> params_;                // by ParamId, into spec_
+  IdVector<ParamId, const ParamSpec*> params_;          // into spec_
   std::unordered_map<std::string, ParamId> param_ids_;  // by name
-  std::vector<ValueId> param_values_;                   // by ParamId; invalid until used
+  IdVector<ParamId, ValueId> param_values_;             // invalid until used
   std::vector<ValueId> input_values_;                   // by InputId; likewise
 };
 

@@ -74,7 +74,7 @@ ValueId Differentiator::NewGradient(ValueId of) {
 
 ValueId Differentiator::NewGradient(ValueId of, DType dtype) {
   const ValueId gradient = NewGradient(of);
-  graph_.values[static_cast<size_t>(gradient.value)].dtype = dtype;
+  graph_.value(gradient).dtype = dtype;
   return gradient;
 }
 
@@ -187,8 +187,7 @@ SemanticGraph Differentiator::Run() && {
 std::vector<const NodeDef*> CheapKinds(const SemanticGraph& graph) {
   std::vector<const NodeDef*> kinds;
   for (const Node& node : graph.forward)
-    if (node.kind->recompute == RecomputeClass::kCheap &&
-        graph.IsBlock(static_cast<size_t>(node.unit.value)) &&
+    if (node.kind->recompute == RecomputeClass::kCheap && graph.IsBlock(node.unit) &&
         std::find(kinds.begin(), kinds.end(), node.kind) == kinds.end())
       kinds.push_back(node.kind);
   std::sort(kinds.begin(), kinds.end(),

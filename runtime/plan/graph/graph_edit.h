@@ -8,8 +8,9 @@
 namespace millrace {
 
 inline ValueId AddValue(SemanticGraph& graph, Value value) {
+  const ValueId id = graph.value_ids().last;
   graph.values.push_back(std::move(value));
-  return ValueId{static_cast<int32_t>(graph.values.size()) - 1};
+  return id;
 }
 
 // The one gradient value of the parameter that `param` holds: f32, the parameter's stored shape.

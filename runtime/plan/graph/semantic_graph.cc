@@ -9,9 +9,8 @@ namespace millrace {
 
 ValueId ParamGradOf(SemanticGraph& graph, ValueId param) {
   const ParamId of = graph.value(param).param;
-  for (size_t i = 0; i < graph.values.size(); ++i)
-    if (graph.values[i].role == ValueRole::kParamGrad && graph.values[i].param == of)
-      return ValueId{static_cast<int32_t>(i)};
+  for (const ValueId id : graph.value_ids())
+    if (graph.value(id).role == ValueRole::kParamGrad && graph.value(id).param == of) return id;
   return AddParamGrad(graph, param);
 }
 

@@ -16,6 +16,7 @@
 #include "kernels/ops/context_rows.h"
 #include "kernels/ops/model_ops.h"
 #include "runtime/base/error.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/graph/node_def.h"
 #include "runtime/plan/graph/placement.h"
 #include "runtime/plan/layout/model_spec.h"
@@ -126,7 +127,11 @@ struct SemanticGraph {
   std::vector<Node> backward;  // empty until AddGradients
 
   const Value& value(ValueId id) const { return values[static_cast<size_t>(id.value)]; }
+  Value& value(ValueId id) { return values[static_cast<size_t>(id.value)]; }
+  IdRange<ValueId> value_ids() const { return IdsOf<ValueId>(values.size()); }
+  const LossSpec& loss(LossId id) const { return losses[static_cast<size_t>(id.value)]; }
   bool IsBlock(size_t unit) const { return unit_roles[unit] == UnitRole::kBlock; }
+  bool IsBlock(UnitId unit) const { return IsBlock(static_cast<size_t>(unit.value)); }
 
   int64_t context() const { return mesh.Size(Axis::kContext); }
   int64_t whole_seq() const { return shape.seq * context(); }  // T

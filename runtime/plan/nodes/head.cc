@@ -118,7 +118,7 @@ void LowerLoss(Lowering& l, const Step& step) {
   const ValueId x_value = node.inputs[0], d_x_value = node.outputs[1];
   const bool gradient = static_cast<bool>(d_x_value);
   const LossId loss_id = l.graph().value(node.outputs[0]).loss;
-  const LossSpec& spec = l.graph().losses[static_cast<size_t>(loss_id.value)];
+  const LossSpec& spec = l.graph().loss(loss_id);
   Chunks chunks = ChunksOf(l, node);
   const View loss = storage.Write(node.outputs[0]);
   chunks.logits =
@@ -389,7 +389,7 @@ void Head(ForwardBuilder& b, ValueId x, const std::string& weight, HeadMode mode
     return;
   }
   const LossId id = b.Loss(loss_name, label);
-  const LossSpec& spec = b.graph().losses[static_cast<size_t>(id.value)];
+  const LossSpec& spec = b.graph().loss(id);
   const auto optional = [&](const std::string& name) {
     return name.empty() ? ValueId{} : b.Input(name, label);
   };

@@ -200,7 +200,7 @@ void Balance(ForwardBuilder& b, const std::vector<ValueId>& stats, AuxLossKind k
   attrs.op.factor = attrs.pooled ? experts / (layers * layers * tokens * tokens)
                                  : experts / (static_cast<double>(top_k) * tokens * tokens);
   const LossId id = b.Loss(loss, label);
-  attrs.op.loss_weight = b.graph().losses[static_cast<size_t>(id.value)].weight;
+  attrs.op.loss_weight = b.graph().loss(id).weight;
   std::vector<ValueId> outputs = {b.NewLoss(id, label)};
   ValueId slope;
   for (const ValueId of : stats) {
