@@ -54,7 +54,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
       executor_(context),
       host_copies_(*context.device, executor_.stream(StreamId::kCompute)),
       recorded_(plans_.plans.size()) {
-  CheckSeams(plans_, layout_.mesh);
+  CheckSeams(plans_, layout_);
   int64_t bytes = 0;
   for (const StepPlan& plan : plans_.plans) bytes = std::max(bytes, plan.arena_bytes);
   RequireSamePlans(*context_.comms, layout_, plans_.All());

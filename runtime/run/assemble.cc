@@ -336,7 +336,7 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
     run.plans.plans.push_back(std::move(planned));
   }
   NoteAgain(config, &run.plans);
-  CheckSeams(run.plans, mesh);
+  CheckSeams(run.plans, run.layout);
   return run;
 }
 

@@ -16,20 +16,13 @@ class Shards {
   Shards(const StepPlan& plan, const Mesh& mesh, ShardAxes states)
       : plan_(plan), mesh_(mesh), axes_(std::move(states)) {
     ForEachOp([&](const KernelOp& op, int, int) {
-      if (const auto* adamw = std::get_if<AdamWOp<View>>(&op))
-        Know({adamw->master, adamw->grad, adamw->compute}, adamw->flat_begin.axes);
-      else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op))
-        Know({balance->bias, balance->load}, balance->flat_begin.axes);
-      else if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
-        Know({momentum->grad, momentum->m, momentum->out}, momentum->shard_axes);
-      else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
-        Know({muon->ortho, muon->master, muon->compute}, muon->shard_axes);
+      ForEachShard(op, [&](const View& shard, AxisSet along) {
+        axes_.try_emplace(shard.buffer, mesh_.Wide(along));
+      });
     });
     // A copy is followed at each pass; few are copied twice.
     while (FollowCopies()) continue;
   }
-
-  const ShardAxes& axes() const { return axes_; }
 
   void Find(Violations* found) {
     found_ = found;
@@ -44,9 +37,21 @@ class Shards {
         f(plan_.bodies[b].ops[o].op, static_cast<int>(b), static_cast<int>(o));
   }
 
-  void Know(std::initializer_list<View> shards, AxisSet axes) {
-    for (const View& shard : shards)
-      if (shard) axes_[shard.buffer] = mesh_.Wide(axes);
+  // What an update says of the shards that it is about: f(shard, axes).
+  template <class F>
+  static void ForEachShard(const KernelOp& op, F f) {
+    const auto all = [&](std::initializer_list<View> shards, AxisSet axes) {
+      for (const View& shard : shards)
+        if (shard) f(shard, axes);
+    };
+    if (const auto* adamw = std::get_if<AdamWOp<View>>(&op))
+      all({adamw->master, adamw->grad, adamw->compute}, adamw->flat_begin.axes);
+    else if (const auto* balance = std::get_if<RouterBiasOp<View>>(&op))
+      all({balance->bias, balance->load}, balance->flat_begin.axes);
+    else if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
+      all({momentum->grad, momentum->m, momentum->out}, momentum->shard_axes);
+    else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
+      all({muon->ortho, muon->master, muon->compute}, muon->shard_axes);
   }
 
   bool FollowCopies() {
@@ -67,6 +72,7 @@ class Shards {
   }
 
   void Check(const KernelOp& op, int body, int index) {
+    ForEachShard(op, [&](const View& shard, AxisSet along) { Require(shard, along, body, index); });
     if (const auto* gather = std::get_if<AllGatherOp<View>>(&op))
       Require(gather->shard ? gather->shard : gather->full, gather->axes, body, index);
     else if (const auto* scatter = std::get_if<ReduceScatterOp<View>>(&op))
@@ -115,10 +121,6 @@ class Shards {
 };
 
 }  // namespace
-
-ShardAxes ShardAxesOf(const StepPlan& plan, const Mesh& mesh) {
-  return Shards(plan, mesh, {}).axes();
-}
 
 void FindShardViolations(const StepPlan& plan, const Mesh& mesh, const ShardAxes& states,
                          Violations* found) {

@@ -3,8 +3,10 @@
 // An update says along which axes its shards lie (flat_begin of AdamWOp and RouterBiasOp,
 // shard_axes of Muon's ops). What gathers those weights, or copies of them, what leaves the
 // gradient that the update reads, and what exchanges shards for whole matrices go over the same
-// axes; between replicas all gradients are summed over the same axes. A plan that updates nothing
-// gathers states as the plan lays them that does.
+// axes; between replicas all gradients are summed over the same axes.
+//
+// Many plans update nothing, those of evaluation and inference, and a run may have no other. Of the
+// states of a run its ShardLayout says the same (seams.h), and that holds in each of its plans.
 #pragma once
 
 #include <map>
@@ -14,13 +16,11 @@
 
 namespace millrace {
 
-// Of a buffer of shards the group whose ranks have one each.
+// Of a buffer of shards the group whose ranks have one each; axes of several ranks only.
 using ShardAxes = std::map<BufferId, AxisSet>;
 
-// What `plan`'s updates say, and copies of it; in all of a run's plans states have one BufferId.
-ShardAxes ShardAxesOf(const StepPlan& plan, const Mesh& mesh);
-
-// Appends at most one violation. `states`: of states, what another plan of the run says.
+// Appends at most one violation. `states`: what is known before the plan says a word; updates that
+// say something else are violations.
 void FindShardViolations(const StepPlan& plan, const Mesh& mesh, const ShardAxes& states,
                          Violations* found);
 

@@ -237,24 +237,32 @@ class SeamProof {
 
 }  // namespace
 
-Violations FindSeamViolations(const RunPlans& run, const Mesh& mesh, size_t limit) {
+namespace {
+
+// Along which axes the layout has the shards of weights, of copies of them and of moments.
+ShardAxes ShardAxesOf(const StateLayout& states, const ShardLayout& layout) {
+  ShardAxes axes;
+  for (size_t s = 0; s < states.tensors.size(); ++s) {
+    const StateTensor& state = states.tensors[s];
+    if (state.slot.empty() || state.scope == StateScope::kEra) continue;  // an era's are whole
+    axes[{static_cast<int32_t>(s)}] = layout.mesh.Wide(layout.flat(state.flat).shard);
+  }
+  return axes;
+}
+
+}  // namespace
+
+Violations FindSeamViolations(const RunPlans& run, const ShardLayout& layout, size_t limit) {
   Violations found;
   SeamProof(run, limit, &found).Run();
-  ShardAxes states;
-  std::vector<const StepPlan*> updates_nothing;  // the others are proved by the checker
-  for (const StepPlan& plan : run.plans) {
-    const ShardAxes own = ShardAxesOf(plan, mesh);
-    if (own.empty()) updates_nothing.push_back(&plan);
-    for (const auto& [buffer, axes] : own)
-      if (run.states.Has(buffer)) states.try_emplace(buffer, axes);
-  }
-  for (const StepPlan* plan : updates_nothing)
-    if (found.size() < limit) FindShardViolations(*plan, mesh, states, &found);
+  const ShardAxes states = ShardAxesOf(run.states, layout);
+  for (const StepPlan& plan : run.plans)
+    if (found.size() < limit) FindShardViolations(plan, layout.mesh, states, &found);
   return found;
 }
 
-void CheckSeams(const RunPlans& run, const Mesh& mesh) {
-  const Violations found = FindSeamViolations(run, mesh, 3);
+void CheckSeams(const RunPlans& run, const ShardLayout& layout) {
+  const Violations found = FindSeamViolations(run, layout, 3);
   if (found.empty()) return;
   std::string text = "the plans of this run do not fit together";
   for (const Violation& violation : found) text += "\n  " + violation.message;

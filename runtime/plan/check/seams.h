@@ -6,8 +6,8 @@
 //          valid, or a buffer that the plan carries from step to step.
 // Lost     What is made from a state is stale once somebody else writes that state. A plan that
 //          lays other bytes over an era ends it: the era's states are lost.
-// Shards   A plan that updates nothing gathers states over the axes along which the plan lays them
-//          that does.
+// Shards   Each plan gathers states over the axes along which the layout shards them, the plans of
+//          a run that trains nothing too.
 #pragma once
 
 #include <map>
@@ -17,6 +17,7 @@
 
 #include "runtime/base/id_vector.h"
 #include "runtime/plan/check/violation.h"
+#include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/state_layout.h"
 
 namespace millrace {
@@ -58,10 +59,11 @@ class StateValidity {
 
 // Empty: states lie apart, every plan has them where the layout says, and in whatever order the
 // host runs the plans and writes weights, each finds what it reads. What plans make for others
-// (caches) the host gets by running those first; a plan that it never can run is a violation.
-Violations FindSeamViolations(const RunPlans& run, const Mesh& mesh, size_t limit = 20);
+// (caches) the host gets by running those first; a plan that it never can run is a violation. In
+// each plan shards lie along the axes that the layout has for them (checker_shards.h).
+Violations FindSeamViolations(const RunPlans& run, const ShardLayout& layout, size_t limit = 20);
 
 // Error(kInternal) with the first violations.
-void CheckSeams(const RunPlans& run, const Mesh& mesh);
+void CheckSeams(const RunPlans& run, const ShardLayout& layout);
 
 }  // namespace millrace
