@@ -262,12 +262,26 @@ class Runs(unittest.TestCase):
         self.assertEqual(gate_cases.on_cpu(), self.cases)
 
     def test_worlds_meshes_families_and_ways_to_go_on_are_there(self):
-        self.assertEqual({case.world for case in self.cases}, {1, 2, 3, 4})
+        self.assertEqual({case.world for case in self.cases}, {1, 2, 3, 4, 8})
         meshes = {(self.values(c)['parallel.shard'], self.values(c)['parallel.replicate']) for c in self.cases}
         self.assertEqual(meshes, {tuple(mesh.split('x')) for mesh in gate_cases.FACTORS['mesh']})
         self.assertEqual({case.before['do'] for case in self.cases if case.before}, {'stop', 'kill', 'export'})
         self.assertGreaterEqual(sum(case.before is not None and case.before['world'] != case.world for case in self.cases), 4)
         self.assertEqual({self.values(case)['model.family'] for case in self.cases}, {'gpt2', 'llama'})
+
+    def test_ranks_along_context_and_tensor_meet_shards_replicas_and_modes(self):
+        def axes_of(case):
+            values = self.values(case)
+            return tuple(int(values.get(f'parallel.{axis}', 1)) for axis in ('shard', 'replicate', 'context', 'tensor'))
+        met = {axes_of(case) for case in self.cases}
+        self.assertLessEqual({(1, 1, 2, 1), (1, 1, 3, 1), (2, 1, 2, 1), (1, 2, 2, 1), (1, 1, 1, 3), (2, 1, 1, 2), (1, 2, 1, 2), (1, 1, 2, 2), (2, 1, 2, 2)}, met)
+        split = [case for case in self.cases if axes_of(case)[2] > 1]
+        for key, values in {'memory.recompute': {'norms', 'block'}, 'execution.checked': {'true'}, 'precision.compute': {'bf16'}, 'train.eval_every': {'2'},
+                            'execution.graph': {'off', 'microbatch'}, 'model.family': {'gpt2', 'llama'}}.items():
+            self.assertEqual({self.values(case).get(key) for case in split} & values, values, key)
+        self.assertEqual({axes_of(case)[3] for case in self.cases if self.values(case).get('data.document_mask') == 'true'}, {1, 2})
+        begun = [case for case in self.cases if case.before and any(item.startswith('parallel.context') for item in case.before['sets'])]
+        self.assertEqual({axes_of(case)[2] for case in begun}, {1})  # and gone on with on a mesh without it
 
     def test_values_of_options_meet_pairwise(self):
         allowed = {'memory.allocator': {'packed', 'coloured', 'max_pool', 'fixed', 'persistent', 'dynamic'},

@@ -3,7 +3,7 @@ not reach (stops, another world, Hugging Face folders, data in files, searches, 
 
 In `sets`, {work} stands for the folder that all runs share (files of data) and {run} for the folder of the run.
 """
-import dataclasses, functools, json
+import dataclasses, functools, json, math
 
 STEPS = 5
 STOP = 2  # where runs that are gone on with are stopped; a step that is evaluated
@@ -282,9 +282,69 @@ def other_options():
     return cases
 
 
+# Lengths and widths that ranks along context (twice as many chunks of a sequence) and tensor can split by 2 and 3; key heads that they cannot.
+SPLIT = {
+    "gpt2": ["model.d_model=36", "model.heads=6", "model.ffn=60", "model.seq_len=24"],
+    "llama": ["model.ffn=54", "model.seq_len=24"],
+}
+
+
+def axis_case(group, family, mesh, axes, more=(), before=None):
+    """A run along `axes` as well, {"context": 2}; the one that comes before it, if any, has (mesh, axes) of its own."""
+    def sets_for(mesh, axes):
+        ranks = world_of(mesh) * math.prod(axes.values())
+        return ranks, plain(family, mesh, *SPLIT[family], *(f"parallel.{axis}={size}" for axis, size in axes.items()), *more)
+
+    def words(mesh, axes):
+        return " ".join([mesh, *(f"{axis} {size}" for axis, size in axes.items())])
+
+    ranks, sets = sets_for(mesh, axes)
+    name = f"{family} {words(mesh, axes)}"
+    if before is None:
+        others = [item.split(".", 1)[1] for item in more if item not in BF16 and not item.startswith(("data.", "model.", "train.eval"))]
+        return Case(group, ", ".join([name, *(["bf16"] if set(BF16) <= set(more) else []), *others]), ranks, sets)
+    first_ranks, first = sets_for(*before)
+    return Case(group, f"{family} {words(*before)} to {words(mesh, axes)}", ranks, sets,
+                before=dict(do="stop", world=first_ranks, sets=replaced(first, f"train.steps={STOP}")))
+
+
+def along_axes():
+    """Sequences cut along context, matrices along tensor, both beside shards and replicas; and rows of several documents."""
+    checked, held_out = ["execution.checked=true"], ["train.eval_every=2", "data.eval_batches=1"]
+    wire = ["precision.grad_accumulate=fp32", "precision.grad_wire=bf16"]
+    # A document is a line: every other row of 24 bytes has the end of one.
+    documents = ["data.kind=text", "data.path={work}/text", "model.vocab=259", "data.document_mask=true", "data.end_of_document=10"]
+    runs = [
+        ("context", "gpt2", "1x1", dict(context=2), []),
+        ("context", "llama", "1x1", dict(context=2), ["memory.recompute=block", *BF16]),
+        ("context", "gpt2", "1x1", dict(context=3), ["train.accumulate=3", "execution.graph=off", *BF16]),
+        ("context", "llama", "1x1", dict(context=3), [*checked, *held_out]),
+        ("context", "llama", "2x1", dict(context=2), ["sharding.downcast=after_update", *held_out, *BF16]),
+        ("context", "gpt2", "2x1", dict(context=2), ["sharding.reshard=never", "memory.prefetch=0", *checked]),
+        ("context", "llama", "1x2", dict(context=2), ["memory.recompute=norms", "train.accumulate=2", *wire, *BF16]),
+        ("context", "gpt2", "1x2", dict(context=2), ["memory.allocator=coloured", "execution.graph=microbatch"]),
+        ("tensor", "gpt2", "1x1", dict(tensor=3), BF16),
+        ("tensor", "llama", "1x1", dict(tensor=2), ["memory.recompute=block", *held_out]),
+        ("tensor", "gpt2", "2x1", dict(tensor=2), [*checked, "sharding.blocks_per_unit=2"]),
+        ("tensor", "llama", "1x2", dict(tensor=2), ["train.accumulate=3", "sharding.grad_sync=last", *BF16]),
+        ("tensor x context", "gpt2", "1x1", dict(context=2, tensor=2), [*checked, *held_out]),
+        ("tensor x context", "llama", "1x1", dict(context=2, tensor=2), ["memory.recompute=block", *BF16]),
+        ("tensor x context", "gpt2", "2x1", dict(context=2, tensor=2), ["train.accumulate=2", *BF16]),
+        ("tensor x context", "llama", "2x1", dict(context=2, tensor=2), ["sharding.reshard=after_backward", *held_out]),
+        ("documents", "gpt2", "2x1", {}, [*documents, *held_out]),
+        ("documents", "llama", "1x1", {}, [*documents, *checked, "memory.recompute=block", *BF16]),
+        ("documents", "llama", "1x2", {}, [*documents, "train.accumulate=3"]),
+        ("documents", "gpt2", "1x1", dict(tensor=2), [*documents, *BF16]),
+    ]
+    cases = [axis_case(*run) for run in runs]
+    moves = [("llama", "2x1", {}, "1x1", dict(context=2)), ("gpt2", "1x1", dict(context=3), "1x1", dict(tensor=2)),
+             ("llama", "1x1", dict(context=2, tensor=2), "3x1", {})]
+    return cases + [axis_case("another world or layout", family, mesh, axes, before=(start, before)) for family, start, before, mesh, axes in moves]
+
+
 def on_cpu():
     cases = covering_cases()
-    return cases + stopped(cases) + killed() + moved() + imported() + other_options()
+    return cases + stopped(cases) + killed() + moved() + imported() + other_options() + along_axes()
 
 
 def on_gpus():
