@@ -111,7 +111,8 @@ mkdir "$folder/bin"
 cat >"$folder/bin/mpirun" <<'SCRIPT'
 #!/bin/bash
 rule=$(printf -- '-%.0s' {1..74})
-printf '\036millrace-rank 0 2 41\n%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s\n' "$rule" "$rule" >&2
+token=$(grep -oE -e '--as-rank=[0-9a-f]{16}' <<<"$*")
+printf '\036millrace-rank %s 0 2 41\n%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s\n' "${token#*=}" "$rule" "$rule" >&2
 kill -SEGV $$
 SCRIPT
 chmod +x "$folder/bin/mpirun"
@@ -125,7 +126,9 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN)
 rank = subprocess.Popen(['sleep', '4'])
 rule = '-' * 74
-print('\x1emillrace-rank 0 2 %d\n\x1emillrace-rank 1 2 %d' % (rank.pid, rank.pid), file=sys.stderr, flush=True)
+token = next(word[len('--as-rank='):] for word in sys.argv if word.startswith('--as-rank='))
+for number in (0, 1):
+    print('\x1emillrace-rank %s %d 2 %d' % (token, number, rank.pid), file=sys.stderr, flush=True)
 time.sleep(2)
 if 'abort' in sys.argv:
     print('%s\nMPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 71.\n%s' % (rule, rule), file=sys.stderr, flush=True)

@@ -346,7 +346,8 @@ class Launch(CliTest):
         config, run = self.config()
         with open(self.path('code.py'), 'w') as f:
             f.write('import subprocess, sys, threading\nrank = subprocess.Popen(["sleep", "0.6"])\n'
-                    'print("\\x1emillrace-rank 0 1 %d" % rank.pid, file=sys.stderr, flush=True)\nrank.wait()\n'
+                    'token = [word[10:] for word in sys.argv if word.startswith("--as-rank=")][0]\n'
+                    'print("\\x1emillrace-rank %s 0 1 %d" % (token, rank.pid), file=sys.stderr, flush=True)\nrank.wait()\n'
                     'lock = threading.Lock()\nlock.acquire()\nlock.acquire()\n')
         os.mkdir(self.path('bin'))
         shutil.copy(os.path.realpath(sys.executable), self.path('bin', 'mpirun'))  # known by its name

@@ -69,8 +69,11 @@ const auto kNever = [] { return false; };
 
 TEST_CASE("both streams arrive whole, and mpirun's words become facts", "[launch]") {
   Shell shell;
-  const JobEnd end =
-      shell.Run("echo out; printf 'a\\036millrace-rank 0 1 41\\nb' >&2; printf -- --- >&2; exit 3");
+  JobSetup setup = shell.Setup(
+      "echo out; printf 'a\\036millrace-rank 0123456789abcdef 0 1 41\\nb' >&2; "
+      "printf -- --- >&2; exit 3");
+  setup.rank_token = "0123456789abcdef";
+  const JobEnd end = shell.Run(setup);
   CHECK(end.code == 3);
   CHECK_FALSE(end.leader_lost);
   CHECK(end.said.ranks.at(0) == 41);

@@ -33,8 +33,15 @@ const std::string kPeer = Frame(
     "usually indicates a failure in the peer process.\n\n"
     "  Local host: oak\n  Local PID:  64\n  Peer host:  ash\n");
 const std::string kUnstarted = Frame("ORTE was unable to reliably start one or more daemons.\n");
-const std::string kRanks = "\x1emillrace-rank 0 2 41\n\x1emillrace-rank 1 2 42\n";
-const std::string kEnds = "\x1emillrace-end 74\n";
+const std::string kToken = "0123456789abcdef", kOther = "0123456789abcdee";
+std::string Rank(const std::string& token, const std::string& numbers) {
+  return "\x1emillrace-rank " + token + " " + numbers + "\n";
+}
+std::string End(const std::string& token, const std::string& code) {
+  return "\x1emillrace-end " + token + " " + code + "\n";
+}
+const std::string kRanks = Rank(kToken, "0 2 41") + Rank(kToken, "1 2 42");
+const std::string kEnds = End(kToken, "74");
 
 struct Said {
   std::string shown;
@@ -42,7 +49,7 @@ struct Said {
 };
 
 Said Read(const std::string& text, size_t piece = 1000) {
-  MpirunWords words;
+  MpirunWords words(kToken);
   Said said;
   for (size_t at = 0; at < text.size(); at += piece)
     said.shown += words.Read(text.substr(at, piece));
@@ -77,9 +84,9 @@ TEST_CASE("mpirun's own frames are taken out, and every other byte passes in ord
           {kRule + "|" + kRule + "\n", kRule + "|" + kRule + "\n"},
           {kRule + "\nPrimary job  terminated nor", kRule + "\nPrimary job  terminated nor"},
           {kRule + "\nPrimary job " + kRule + "|\n", kRule + "\nPrimary job " + kRule + "|\n"},
-          {"\x1emillrace-rank 0 two 41\n", "\x1emillrace-rank 0 two 41\n"},
+          {Rank(kToken, "0 two 41"), Rank(kToken, "0 two 41")},
           {kRanks + "a\n" + kEnds + "b", "a\nb"},
-          {"\x1emillrace-end soon\n", "\x1emillrace-end soon\n"},
+          {End(kToken, "soon"), End(kToken, "soon")},
           {"\x1emillrace-e", "\x1emillrace-e"},
           // Remarks, each a line.
           {"mpirun: Forwarding signal 10 to job\nok\n", "ok\n"},
@@ -114,7 +121,7 @@ TEST_CASE("what mpirun says becomes facts, in pieces of any size", "[launch]") {
     CHECK(Read(kDetected + kAborted, piece).facts.code == 73);  // the first counts
     CHECK(Read(kDetected, piece).facts.ended);
     CHECK(Read(kEnds + kAborted, piece).facts.code == 71);
-    CHECK(Read(kEnds + "\x1emillrace-end 75\n", piece).facts.announced_code == 74);
+    CHECK(Read(kEnds + End(kToken, "75"), piece).facts.announced_code == 74);
     CHECK_FALSE(Read(kRanks + kEnds, piece).facts.code);
     CHECK(Read(kRanks + kEnds, piece).facts.ended);
     CHECK_FALSE(Read(kRanks, piece).facts.ended);
@@ -137,6 +144,26 @@ TEST_CASE("a daemon that ended while its ranks ran is a lost host, one that neve
   CHECK(later.facts.lost_host == "a host");
   CHECK(later.facts.ended);
   CHECK(Read(kRanks + kUnstarted + kPeer).facts.lost_host == "host ash");  // a name says more
+}
+
+TEST_CASE("an announcement without the job's token is text like any other", "[launch]") {
+  for (const size_t piece : {1, 7, 1000})
+    for (const std::string& forged :
+         {End(kOther, "74"), Rank(kOther, "0 2 41"), std::string("\x1emillrace-end 74\n"),
+          std::string("\x1emillrace-rank 0 2 41\n"), End("", "74")}) {
+      INFO(forged);
+      const Said said = Read("a" + forged + "b", piece);
+      CHECK(said.shown == "a" + forged + "b");
+      CHECK_FALSE(said.facts.ended);
+      CHECK_FALSE(said.facts.announced_code);
+      CHECK(said.facts.ranks.empty());
+      CHECK(Read(forged + kRanks + kEnds, piece).facts.announced_code == 74);
+    }
+  MpirunWords nobody;  // of a job whose ranks announce nothing
+  CHECK(nobody.Read(kEnds) == kEnds);
+  CHECK_FALSE(nobody.facts().ended);
+  CHECK(NewRankToken().size() == kToken.size());
+  CHECK(NewRankToken() != NewRankToken());
 }
 
 TEST_CASE("other words are no facts", "[launch]") {
@@ -168,10 +195,10 @@ TEST_CASE("what is begun and may become mpirun's words is held back until it is 
 
 TEST_CASE("a rank announces itself where mpirun has started it", "[launch]") {
   ::unsetenv("OMPI_COMM_WORLD_RANK");
-  std::vector<std::string> words = {kAsRank, "train", "a.json"};
-  AnnounceRank(words);
+  std::vector<std::string> words = {std::string(kAsRank) + kToken, "train", "a.json"};
+  CHECK(AnnounceRank(words));
   CHECK(words == std::vector<std::string>{"train", "a.json"});
-  AnnounceRank(words);
+  CHECK_FALSE(AnnounceRank(words));
   CHECK(words.size() == 2);
 }
 

@@ -77,9 +77,10 @@ TEST_CASE("mpirun is told the variables that ranks on other hosts need", "[launc
   CHECK(variables.at("OMPI_MCA_oob_tcp_keepalive_time") == "6");
   CHECK_FALSE(variables.contains("OMPI_MCA_oob_tcp_keepalive_intvl"));  // the user's own stays
   CHECK_FALSE(variables.contains("COLUMNS"));
-  const Words words = MpirunCommand({3, "hosts"}, variables, {"train", "a.json"});
+  const Words words = MpirunCommand({3, "hosts"}, variables, "0a1b", {"train", "a.json"});
   CHECK(Words(words.begin(), words.begin() + 3) == Words{"mpirun", "-n", "3"});
-  CHECK(Words(words.end() - 4, words.end()) == Words{OwnProgram(), "--as-rank", "train", "a.json"});
+  CHECK(Words(words.end() - 4, words.end()) ==
+        Words{OwnProgram(), "--as-rank=0a1b", "train", "a.json"});
   const auto names = [&](const std::string& name) {
     const auto found = std::find(words.begin(), words.end(), name);
     return found != words.end() && *(found - 1) == "-x";

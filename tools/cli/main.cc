@@ -37,8 +37,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   std::string verb;
   try {
-    const bool is_rank = !words.empty() && words.front() == millrace::kAsRank;
-    millrace::AnnounceRank(words);
+    const bool is_rank = millrace::AnnounceRank(words);
     std::optional<millrace::RankOptions> ranks;
     if (!is_rank) ranks = millrace::TakeRankOptions(words);
     if (!words.empty()) verb = words.front();

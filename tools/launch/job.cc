@@ -69,7 +69,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& words) {
 
 }  // namespace
 
-Job::Job(const JobSetup& setup) : line_begins_(setup.line_begins), looked_(Clock::now()) {
+Job::Job(const JobSetup& setup)
+    : line_begins_(setup.line_begins), words_(setup.rank_token), looked_(Clock::now()) {
   MR_CHECK((setup.out == nullptr) == (setup.err == nullptr), "one stream of a job alone");
   CatchStopRequests();
   ::signal(SIGPIPE, SIG_IGN);

@@ -38,6 +38,7 @@ struct JobSetup {
   Output* err = nullptr;
   // It reads our standard input, unless that is a terminal, of which it has no part; else nothing.
   bool reads_input = false;
+  std::string rank_token = {};   // of its ranks' announcements (mpirun_words.h)
   std::string line_begins = {};  // Job::saw_line(): a line of standard output began with this
 };
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 #include <regex>
 #include <utility>
 
@@ -18,7 +19,8 @@ constexpr size_t kLongest = 2000;       // no frame of mpirun's is longer
 constexpr size_t kLongestRemark = 400;  // of a line
 constexpr std::string_view kAnnouncement = "\x1emillrace-rank ", kEnding = "\x1emillrace-end ";
 constexpr size_t kLongestAnnouncement = 64;
-bool launched = false;  // this process is a rank of our launcher's
+constexpr size_t kTokenDigits = 16;
+std::string own_token;  // of the launcher that this process is a rank of; "": of none
 // Of a daemon that ended while its ranks ran, Open MPI says the same as of one that never started.
 constexpr std::string_view kUnstarted = "ORTE was unable to reliably start one or more daemons";
 constexpr std::string_view kPeerLost =
@@ -65,7 +67,7 @@ Match MatchFrame(std::string_view text) {
 
 Match MatchAnnouncement(std::string_view text) {
   static const std::regex whole(
-      "\x1emillrace-(?:rank \\d{1,6} \\d{1,6} \\d{1,9}|end \\d{1,3})\n");
+      "\x1emillrace-(?:rank [0-9a-f]{16} \\d{1,6} \\d{1,6} \\d{1,9}|end [0-9a-f]{16} \\d{1,3})\n");
   const size_t end = text.substr(0, kLongestAnnouncement).find('\n');
   if (end != text.npos && std::regex_match(text.begin(), text.begin() + end + 1, whole))
     return {Fit::kWhole, end + 1};
@@ -138,14 +140,18 @@ std::string MpirunWords::Release() { return std::exchange(held_, {}); }
 
 // Whether these words are to be taken out.
 bool MpirunWords::Take(std::string_view words) {
-  if (words.starts_with(kEnding)) {
-    if (!facts_.announced_code)
-      facts_.announced_code = std::atoi(std::string(words.substr(kEnding.size())).c_str());
-    facts_.ended = true;
-  } else if (words.front() == kAnnouncement.front()) {
+  if (words.front() == kAnnouncement.front()) {
+    const bool ends = words.starts_with(kEnding);
+    words.remove_prefix(ends ? kEnding.size() : kAnnouncement.size());
+    if (words.substr(0, kTokenDigits) != token_) return false;
+    const std::string numbers(words.substr(kTokenDigits));
+    if (ends) {
+      if (!facts_.announced_code) facts_.announced_code = std::atoi(numbers.c_str());
+      facts_.ended = true;
+      return true;
+    }
     int rank = 0, world = 0, pid = 0;
-    std::sscanf(std::string(words.substr(kAnnouncement.size())).c_str(), "%d %d %d", &rank, &world,
-                &pid);
+    std::sscanf(numbers.c_str(), "%d %d %d", &rank, &world, &pid);
     facts_.ranks[rank] = pid;
     facts_.world = world;
   } else if (words.front() == '-') {
@@ -173,18 +179,25 @@ void MpirunWords::TakeFrame(const std::string& text) {
     facts_.code = number(match[1].matched ? match[1] : match[2]);
 }
 
-void AnnounceRank(std::vector<std::string>& words) {
-  if (words.empty() || words.front() != kAsRank) return;
+std::string NewRankToken() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+bool AnnounceRank(std::vector<std::string>& words) {
+  if (words.empty() || !words.front().starts_with(kAsRank)) return false;
+  const std::string token = words.front().substr(kAsRank.size());
   words.erase(words.begin());
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   const char* const world = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (rank == nullptr || world == nullptr) return;
-  launched = true;
-  Say(fmt::format("{}{} {} {}\n", kAnnouncement, rank, world, ::getpid()));
+  if (rank == nullptr || world == nullptr) return true;
+  own_token = token;
+  Say(fmt::format("{}{} {} {} {}\n", kAnnouncement, token, rank, world, ::getpid()));
+  return true;
 }
 
 void AnnounceEnd(int exit_code) noexcept {
-  if (launched) Say(fmt::format("{}{}\n", kEnding, exit_code));
+  if (!own_token.empty()) Say(fmt::format("{}{} {}\n", kEnding, own_token, exit_code));
 }
 
 }  // namespace millrace

@@ -4,6 +4,10 @@
 // mpirun frames what it has to say in two lines of 74 dashes. A frame is taken out only when its
 // text is one that is known (mpirun_words.cc lists them); so are mpirun's remarks about signals and
 // repeated messages, and a rank's own announcements. Every other byte passes, in order.
+//
+// A rank can write any text there, as data that it prints. An announcement therefore has the job's
+// token in it, which nobody else knows; without it, it is text like any other. mpirun's own frames
+// have nothing of the kind: a rank that prints one is taken for mpirun.
 #pragma once
 
 #include <sys/types.h>
@@ -12,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace millrace {
@@ -35,6 +40,9 @@ struct MpirunFacts {
 
 class MpirunWords {
  public:
+  // `token`: of the job's ranks (NewRankToken); "": nobody announces anything.
+  explicit MpirunWords(std::string token = "") : token_(std::move(token)) {}
+
   // The next piece of standard error, which may end anywhere. Returns what of the text is to be
   // shown by now.
   std::string Read(std::string_view piece);
@@ -50,17 +58,21 @@ class MpirunWords {
   bool Take(std::string_view words);
   void TakeFrame(const std::string& text);
 
+  const std::string token_;
   std::string held_;
   MpirunFacts facts_;
 };
 
-// A launcher has a rank's program started with this as its first word. Such a rank says on standard
-// error which process it is, as mpirun itself names a lost rank with "PID 0".
-inline constexpr char kAsRank[] = "--as-rank";
+// A launcher has a rank's program started with this and the job's token as its first word. Such a
+// rank says on standard error which process it is, as mpirun itself names a lost rank with "PID 0".
+inline constexpr std::string_view kAsRank = "--as-rank=";
 
-// For the program's main(): removes that word from the front of `words`, the arguments. Says the
-// announcement where Open MPI started this process.
-void AnnounceRank(std::vector<std::string>& words);
+// Another one for each job: 16 hexadecimal digits.
+std::string NewRankToken();
+
+// For the program's main(): removes that word from the front of `words`, the arguments; whether it
+// was there. Says the announcement where Open MPI started this process.
+bool AnnounceRank(std::vector<std::string>& words);
 
 // For a rank that is about to end the job. mpirun may never say so: towards a host that has fallen
 // silent it waits for an answer first. Nothing where AnnounceRank has not spoken.

@@ -100,6 +100,7 @@ Variables RankVariables() {
 }
 
 std::vector<std::string> MpirunCommand(const RankOptions& options, const Variables& variables,
+                                       const std::string& token,
                                        const std::vector<std::string>& command) {
   std::vector<std::string> words = {"mpirun",
                                     "-n",
@@ -117,7 +118,7 @@ std::vector<std::string> MpirunCommand(const RankOptions& options, const Variabl
     if ((ours != nullptr && *ours != '\0') || variables.contains(name))
       words.insert(words.end(), {"-x", name});
   }
-  words.insert(words.end(), {OwnProgram(), kAsRank});
+  words.insert(words.end(), {OwnProgram(), std::string(kAsRank) + token});
   words.insert(words.end(), command.begin(), command.end());
   return words;
 }

@@ -25,8 +25,10 @@ using Variables = std::map<std::string, std::string>;
 Variables RankVariables();
 
 // Our own program with the words of `command` as ranks. `variables` are RankVariables; those that
-// ranks on other hosts need are named to mpirun.
+// ranks on other hosts need are named to mpirun. `token`: of the ranks' announcements
+// (mpirun_words.h).
 std::vector<std::string> MpirunCommand(const RankOptions& options, const Variables& variables,
+                                       const std::string& token,
                                        const std::vector<std::string>& command);
 
 std::string OwnProgram();  // its path

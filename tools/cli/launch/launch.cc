@@ -56,14 +56,15 @@ bool IsAlone(const LaunchArguments& arguments) {
   return arguments.mpirun.empty() && arguments.ranks.alone();
 }
 
-std::vector<std::string> CommandOf(const LaunchArguments& arguments, const Variables& variables) {
+std::vector<std::string> CommandOf(const LaunchArguments& arguments, const Variables& variables,
+                                   const std::string& token) {
   if (arguments.mpirun.empty() && !IsAlone(arguments))
-    return MpirunCommand(arguments.ranks, variables, arguments.command);
+    return MpirunCommand(arguments.ranks, variables, token, arguments.command);
   std::vector<std::string> command;
   std::istringstream words(arguments.mpirun);
   for (std::string word; words >> word;) command.push_back(word);
   command.push_back(OwnProgram());
-  if (!IsAlone(arguments)) command.push_back(kAsRank);
+  if (!IsAlone(arguments)) command.push_back(std::string(kAsRank) + token);
   command.insert(command.end(), arguments.command.begin(), arguments.command.end());
   return command;
 }
@@ -94,7 +95,7 @@ class Supervisor {
         run_dir_(run_dir),
         scratch_(run_dir),
         variables_(EnvironmentOf(arguments, scratch_.path())),
-        command_(CommandOf(arguments, variables_)),
+        command_(CommandOf(arguments, variables_, token_)),
         kind_(KindOf(arguments, command_.front())),
         policy_(arguments.max_restarts, NewestCheckpoint(run_dir)),
         stop_(arguments.grace_s),
@@ -175,6 +176,7 @@ class Supervisor {
     setup.environment = variables_;
     setup.out = &out_;
     setup.err = &err_;
+    setup.rank_token = token_;
     setup.line_begins = "resuming after step ";
     Job job(setup);
     bool told = false;
@@ -245,6 +247,7 @@ class Supervisor {
   const std::string run_dir_;
   LaunchScratch scratch_;
   const Variables variables_;
+  const std::string token_ = NewRankToken();
   const std::vector<std::string> command_;
   const JobKind kind_;
   RestartPolicy policy_;

@@ -123,7 +123,8 @@ int RunRanks(const RankOptions& options, const std::vector<std::string>& command
   });
   JobSetup setup;
   setup.environment = RankVariables();
-  setup.command = MpirunCommand(options, setup.environment, command);
+  setup.rank_token = NewRankToken();
+  setup.command = MpirunCommand(options, setup.environment, setup.rank_token, command);
   setup.death_signal = SIGTERM;  // with which mpirun clears up behind itself
   setup.out = &out;
   setup.err = &err;

@@ -13,7 +13,7 @@ std::string CommandLine() {
   std::ifstream words("/proc/self/cmdline", std::ios::binary);
   std::string line;
   for (std::string word; std::getline(words, word, '\0');) {
-    if (word == kAsRank) continue;  // the launcher's own
+    if (word.starts_with(kAsRank)) continue;  // the launcher's own
     const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$*?;&|<>()") == word.npos;
     line += (line.empty() ? "" : " ") + (plain ? word : "'" + word + "'");
   }
