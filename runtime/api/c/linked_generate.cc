@@ -113,9 +113,13 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
   return answers;
 }
 
-std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count) {
+std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count,
+                                                 const void* out) {
   std::vector<GenerationRequest> checked;
-  Agree([&] { checked = CheckedRequests(requests, count); });
+  Agree([&] {
+    if (out == nullptr) throw CallError(MR_INVALID_ARGUMENT, "out is NULL");
+    checked = CheckedRequests(requests, count);
+  });
   return GenerateChecked(checked, nullptr);
 }
 

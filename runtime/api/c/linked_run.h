@@ -21,6 +21,7 @@
 #include "runtime/api/c/millrace.h"
 #include "runtime/config/load.h"
 #include "runtime/infer/generate_all.h"
+#include "runtime/run/data/token_rows.h"
 #include "runtime/run/generate/engine_token_model.h"
 #include "runtime/run/session.h"
 
@@ -54,8 +55,9 @@ class LinkedRun {
     int64_t count = 0;
   };
   void Score(const mr_batch* batch, Scores scores);
-  // The answers of this rank's requests, in their order.
-  std::vector<GeneratedAnswer> Generate(const mr_request* const* requests, int64_t count);
+  // The answers of this rank's requests, in their order. `out`: where the caller wants them.
+  std::vector<GeneratedAnswer> Generate(const mr_request* const* requests, int64_t count,
+                                        const void* out);
   // The same as it comes. A callback that fails ends this rank's requests: CallError.
   void Stream(const mr_request* const* requests, int64_t count, const mr_stream_options* options);
 
@@ -92,6 +94,14 @@ class LinkedRun {
     double weights = 0;  // their sum; the count of targets where there are none
   };
   TargetValues CheckedValues(const mr_batch& batch) const;
+  // Of a step on the configuration's data, all that this rank reads: a rank that cannot read its
+  // part says so before any of them begins the step.
+  struct ReadStep {
+    TokenRows rows;
+    LossTotals totals;
+  };
+  ReadStep ReadOwnStep() const;
+  void ReadHeldOut() const;  // the same of an evaluation: whether it can be read
   // All that a batch gives; nothing: the configuration's data is meant.
   struct Given {
     std::span<const int32_t> tokens;

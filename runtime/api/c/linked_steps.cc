@@ -134,12 +134,22 @@ double LinkedRun::SumOverDataRanks(double own) {
   return sum * static_cast<double>(layout_.world) / meeting_->world_size();
 }
 
+LinkedRun::ReadStep LinkedRun::ReadOwnStep() const {
+  const Config& config = loaded_.config;
+  const Batcher& batcher = session_->batcher();
+  const int64_t rank = session_->data_rank();
+  return {StepRows(config, batcher, step_, rank, batcher.Step(step_, rank)),
+          TotalsOf(config, batcher, step_)};
+}
+
 void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
   std::optional<Given> given;
+  std::optional<ReadStep> read;
   Agree([&] {
     if (result != nullptr) RequireSized(result, "result");
     given = GivenBy(batch, true);
     RequireNothingLent();
+    if (!given) read.emplace(ReadOwnStep());
   });
   const int64_t targets = layout_.GlobalBatch() * (row_tokens_ - 1);
   double weights = static_cast<double>(targets);
@@ -157,11 +167,7 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
       scalars = session_->engine().Step(HostInputs(inputs), step_, LossTotals(targets, weights));
       return;
     }
-    const Config& config = loaded_.config;
-    const TokenRows rows = StepRows(config, session_->batcher(), step_, session_->data_rank(),
-                                    session_->batcher().Step(step_, session_->data_rank()));
-    scalars =
-        session_->engine().Step(rows.inputs(), step_, TotalsOf(config, session_->batcher(), step_));
+    scalars = session_->engine().Step(read->rows.inputs(), step_, read->totals);
   });
   ++step_;
   samples_ += layout_.GlobalBatch();
@@ -208,11 +214,22 @@ HostInputs LinkedRun::InputsOf(const Given& given, int64_t batch,
   return HostInputs(inputs);
 }
 
+// The session reads batch by batch, between collectives.
+void LinkedRun::ReadHeldOut() const {
+  const StepLayout& layout = session_->batcher().layout();
+  for (const NamedSource& one : session_->data().held_out) {
+    const int64_t count = EvalBatches(*one.source, loaded_.config.data.eval_batches, layout);
+    for (int64_t i = 0; i < count; ++i)
+      EvalRows(loaded_.config, *one.source, i, session_->data_rank(), layout);
+  }
+}
+
 void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
   std::optional<Given> given;
   Agree([&] {
     RequireSized(result, "result");
     given = GivenBy(batch, false);
+    if (!given) ReadHeldOut();
   });
   const int64_t batches = AgreedBatches(given);
   Session::MeanLoss mean;

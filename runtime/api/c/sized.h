@@ -11,15 +11,22 @@
 
 namespace millrace {
 
-// Error MR_INVALID_ARGUMENT unless there is a struct of a size that this library knows. Sizes of
-// structs are multiples of their alignment: another one would cut a pointer in two.
+// Whether there is a struct of a size that this library knows. Sizes of structs are multiples of
+// their alignment: another one would cut a pointer in two.
 template <class T>
-void RequireSized(const T* given, const char* name) {
+bool IsSized(const T* given) {
   static_assert(std::is_trivially_copyable_v<T> && offsetof(T, size) == 0);
   static_assert(alignof(T) == sizeof(void*));
+  return given != nullptr && given->size > 0 && given->size <= sizeof(T) &&
+         given->size % alignof(T) == 0;
+}
+
+// Error MR_INVALID_ARGUMENT unless IsSized.
+template <class T>
+void RequireSized(const T* given, const char* name) {
+  if (IsSized(given)) return;
   if (given == nullptr) throw CallError(MR_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
   const size_t size = given->size;
-  if (size > 0 && size <= sizeof(T) && size % alignof(T) == 0) return;
   throw CallError(
       MR_INVALID_ARGUMENT,
       fmt::format("{}.size is {}; it is sizeof of the struct, which is {} in this library, and a "

@@ -1,75 +1,17 @@
 // Ranks that are threads of a program, and their exchange, which may fail.
-#include <barrier>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <thread>
 
-#include "tests/runtime/api/c/linked.h"
+#include "tests/runtime/api/c/rank_threads.h"
 #include "tests/runtime/data/temp_dir.h"
 
 namespace millrace::test {
 namespace {
 
 using Catch::Matchers::Contains;
-
-// An all-gather between threads, as a program with ranks of its own would have one.
-class Hall {
- public:
-  explicit Hall(int world) : world_(world), here_(world) {}
-
-  struct Seat {
-    Hall* hall;
-    int rank;
-    // Done to this rank's buffer behind an all-gather; the status is the callback's.
-    std::function<mr_status*(int call, char* buffer, size_t each)> then;
-    int calls = 0;
-  };
-
-  static mr_status* Exchange(void* user, void* buffer, size_t each) {
-    Seat& seat = *static_cast<Seat*>(user);
-    Hall& hall = *seat.hall;
-    char* const bytes = static_cast<char*>(buffer);
-    const size_t all = each * static_cast<size_t>(hall.world_);
-    if (seat.rank == 0) hall.board_.resize(all);
-    hall.here_.arrive_and_wait();
-    std::memcpy(hall.board_.data() + each * static_cast<size_t>(seat.rank),
-                bytes + each * static_cast<size_t>(seat.rank), each);
-    hall.here_.arrive_and_wait();
-    std::memcpy(bytes, hall.board_.data(), all);
-    hall.here_.arrive_and_wait();
-    return seat.then ? seat.then(seat.calls++, bytes, each) : nullptr;
-  }
-
- private:
-  const int world_;
-  std::barrier<> here_;
-  std::vector<char> board_;
-};
-
-// One thread for each rank, with its run; the seats may be set up by `arrange`.
-void OnRanks(int world, const std::string& config,
-             const std::function<void(const Linked& run, int rank)>& body,
-             const std::function<void(Hall::Seat&)>& arrange = {},
-             const std::function<void(mr_run_options&)>& choose = {}) {
-  Hall hall(world);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank)
-    threads.emplace_back([&, rank] {
-      Hall::Seat seat{&hall, rank, {}};
-      if (arrange) arrange(seat);
-      mr_run_options options = OptionsOf(config);
-      options.rank = rank;
-      options.world = world;
-      options.user = &seat;
-      options.exchange = Hall::Exchange;
-      if (choose) choose(options);
-      const Linked run(options);
-      body(run, rank);
-    });
-  for (std::thread& thread : threads) thread.join();
-}
 
 TEST_CASE("ranks that are threads of a program train one model", "[api][c][ranks]") {
   const int world = 3;
