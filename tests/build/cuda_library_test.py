@@ -28,7 +28,11 @@ OnEvent = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p)
 
 class Options(ctypes.Structure):
     _fields_ = [('size', c_size_t), ('config', c_char_p), ('rank', c_int32), ('world', c_int32), ('device', c_int32), ('use_data', c_int32),
-                ('user', c_void_p), ('log', Log)]
+                ('user', c_void_p), ('log', Log), ('exchange', c_void_p), ('on_stall', c_void_p), ('use_inference', c_int32), ('mpi', c_void_p)]
+
+
+class Mpi(ctypes.Structure):
+    _fields_ = [('size', c_size_t), ('comm', c_void_p), ('library', c_char_p)]
 
 
 class Answer(ctypes.Structure):
@@ -251,7 +255,10 @@ class CudaLibrary(unittest.TestCase):
         options.tokenizer = None
         self.assertIsNone(opened.call('mr_stream', run, None, c_int64(0), byref(options)))
         self.assertEqual(seen, [(9, 5, None), (9, 260, None), (9, 0, None)])
-        self.assertEqual(opened.call('mr_stream', run, c_void_p(0x2000), c_int64(4), None)[0], 64)  # as of a run here
+        # What is wrong with the options is for the run to say: its peers wait for its word.
+        self.assertEqual(opened.call('mr_stream', run, c_void_p(0x2000), c_int64(4), None)[1], 'fake mr_stream 0x13 0x2000 4 0x0')
+        options.size = 3
+        self.assertEqual(opened.call('mr_stream', run, c_void_p(0x2000), c_int64(4), byref(options)), None)
         self.assertIsNone(opened.call('mr_tokenizer_free', tokenizer))
 
     def test_where_there_is_none_it_is_named(self):
@@ -263,6 +270,43 @@ class CudaLibrary(unittest.TestCase):
         # It may come later.
         shutil.copy(os.path.join(FAKES, 'libfake_cuda.so'), opened.file)
         self.created(opened)
+
+    def test_it_is_found_behind_a_relative_name_when_the_program_has_gone_elsewhere(self):
+        self.opened('one', 'libfake_cuda.so')
+        os.mkdir(os.path.join(self.folder, 'two'))
+        program = "import ctypes, os, sys\n" \
+                  "library = ctypes.CDLL(os.path.join('one', %r))\n" \
+                  "os.chdir('two')\n" \
+                  "class Options(ctypes.Structure): _fields_ = [('size', ctypes.c_size_t), ('config', ctypes.c_char_p)]\n" \
+                  "library.mr_run_create.restype = ctypes.c_void_p\n" \
+                  "run = ctypes.c_void_p()\n" \
+                  "status = library.mr_run_create(ctypes.byref(Options(16, %r)), ctypes.byref(run))\n" \
+                  "library.mr_status_message.restype = ctypes.c_char_p\n" \
+                  "print(run.value, library.mr_status_message(ctypes.c_void_p(status)))\n" % (os.path.basename(LIBRARY), ON_CUDA)
+        said = subprocess.run([sys.executable, '-c', program], cwd=self.folder, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        self.assertEqual(said.decode(), "19 b''\n")
+
+    def test_mpi_is_begun_once_whichever_library_has_the_run(self):
+        opened = self.opened('one', 'libfake_cuda.so')
+        library = os.path.abspath(os.path.join(FAKES, 'libfake_mpi.so'))
+        mpi = sized(Mpi, library=library.encode())
+        options = dict(mpi=ctypes.cast(ctypes.pointer(mpi), c_void_p))
+        said, gate = [None] * 4, threading.Barrier(4)
+
+        def create(number):
+            gate.wait(20)
+            config = ON_CUDA if number % 2 else json.dumps(TINY).encode()
+            said[number], run = opened.create(config, **options)
+            opened.call('mr_run_destroy', run) if number % 2 == 0 else None
+
+        threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        begun = (74, 'fake mr_run_create, MPI begun 1', '')  # before the stand-in was asked
+        self.assertEqual(said, [None, begun, None, begun])
+        self.assertEqual(ctypes.CDLL(library).fake_begun(), 1)
 
     def test_what_cannot_serve_is_named_with_the_reason(self):
         for fake, words in (('libno_cuda.so', 'has no mr_cuda_table'), ('libold_cuda.so', r'of version 0\.2\.3 .*this library of 0\.1\.0 .*one build'),

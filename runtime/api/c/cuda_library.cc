@@ -24,6 +24,9 @@ std::filesystem::path OwnFolder() {
   return std::filesystem::canonical(info.dli_fname, error).parent_path();
 }
 
+// When the library is loaded: its name may be relative to where the program is then.
+const std::filesystem::path own_folder = OwnFolder();
+
 std::string VersionText(int32_t version) {
   return fmt::format("{}.{}.{}", version / 1000000, version / 1000 % 1000, version % 1000);
 }
@@ -67,7 +70,7 @@ const RunFunctions& OpenCudaLibrary() {
   static std::mutex one_opens;
   const std::lock_guard lock(one_opens);
   if (const RunFunctions* const before = opened) return *before;
-  const RunFunctions& functions = Open((OwnFolder() / kCudaLibraryFile).string());
+  const RunFunctions& functions = Open((own_folder / kCudaLibraryFile).string());
   opened = &functions;
   return functions;
 }

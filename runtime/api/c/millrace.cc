@@ -11,6 +11,7 @@
 #include "runtime/api/c/answers.h"
 #include "runtime/api/c/cuda_library.h"
 #include "runtime/api/c/event_text.h"
+#include "runtime/api/c/mpi_exchange.h"
 #include "runtime/api/c/run_functions.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
@@ -51,10 +52,13 @@ bool AskForCuda(const mr_run_options* options) {
 // that refuses the configuration tells them.
 const RunFunctions& FunctionsFor(const mr_run_options* options) {
   if (CudaBuiltIn() || !AskForCuda(options)) return OwnFunctions();
+  const mr_run_options whole = ReadSized(options, "options");
   try {
-    return OpenCudaLibrary();
+    const RunFunctions& cuda = OpenCudaLibrary();
+    // Either library begins an MPI that has not begun, and one lock sees to it that one does.
+    if (whole.mpi != nullptr) BeginMpi(ReadSized(whole.mpi, "options.mpi"));
+    return cuda;
   } catch (...) {
-    const mr_run_options whole = ReadSized(options, "options");
     mr_run* none = nullptr;
     if (whole.world > 1 || whole.mpi != nullptr)
       mr_status_free(OwnFunctions().mr_run_create(options, &none));
@@ -110,10 +114,14 @@ mr_status* mr_stream(mr_run* run, const mr_request* const* requests, int64_t cou
   std::optional<TextedStream> texted;
   if (&functions != &OwnFunctions()) {
     mr_status* const failed = Guarded([&] {
+      if (!IsSized(options)) return;  // the run refuses them, and its peers hear
       const mr_stream_options whole = ReadSized(options, "options");
       if (whole.tokenizer != nullptr && whole.on_event != nullptr) texted.emplace(whole);
     });
-    if (failed != nullptr) return failed;
+    if (failed != nullptr) {  // peers wait for this rank
+      mr_status_free(functions.mr_stream(run, requests, count, nullptr));
+      return failed;
+    }
   }
   return functions.mr_stream(run, requests, count, texted ? texted->options() : options);
 }

@@ -135,6 +135,8 @@ const Functions& OpenedFor(const mr_mpi& asked) {
 
 }  // namespace
 
+void BeginMpi(const mr_mpi& asked) { OpenedFor(asked); }
+
 MpiExchange::MpiExchange(const mr_mpi& asked) {
   const Functions& mpi = OpenedFor(asked);
   void* const from = asked.comm == nullptr ? mpi.world : *static_cast<void* const*>(asked.comm);

@@ -9,11 +9,14 @@
 
 namespace millrace {
 
+// Opens the library, and begins an MPI that has not begun; it is ended when the process ends. Not a
+// collective. CallError MR_UNSUPPORTED: no such library, another MPI than Open MPI, one that has
+// ended. Error(kComm): what MPI says.
+void BeginMpi(const mr_mpi& asked);
+
 class MpiExchange {
  public:
-  // A collective over the communicator. An MPI that has not begun is begun here, and ended when the
-  // process ends. CallError MR_UNSUPPORTED: no such library, another MPI than Open MPI, one that
-  // has ended. Error(kComm): what MPI says.
+  // A collective over the communicator; begins MPI, with the errors of that.
   explicit MpiExchange(const mr_mpi& asked);
   ~MpiExchange();
   MpiExchange(const MpiExchange&) = delete;

@@ -3,6 +3,7 @@
 //
 // FAKE_NAME      which stand-in it is
 // FAKE_VERSION   of its library, FAKE_LAYOUT of its table: those of the header unless defined
+#include <dlfcn.h>
 #include <fmt/core.h>
 
 #include <array>
@@ -42,7 +43,16 @@ mr_status* Said(const char* function, Args... args) {
   return mr_status_new(MR_IO, text.c_str());
 }
 
+// Whether the MPI that was asked for had begun by then. The real library would begin it otherwise.
+mr_status* SaidWhetherMpiHasBegun(const mr_mpi& mpi) {
+  void* const library = dlopen(mpi.library, RTLD_NOW);
+  int begun = 0;
+  reinterpret_cast<int (*)(int*)>(dlsym(library, "MPI_Initialized"))(&begun);
+  return Said("mr_run_create, MPI begun", begun);
+}
+
 mr_status* Create(const mr_run_options* options, mr_run** out) {
+  if (options->mpi != nullptr) return SaidWhetherMpiHasBegun(*options->mpi);
   if (options->log != nullptr) options->log(options->user, MR_LOG_INFO, FAKE_NAME);
   if (std::strstr(options->config, "refuse me") != nullptr) return Said("mr_run_create");
   *out = reinterpret_cast<mr_run*>(++runs << kHandleKindBits |
