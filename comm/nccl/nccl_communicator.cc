@@ -18,6 +18,7 @@
 #include "comm/operand_checks.h"
 #include "comm/process_id.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/gpu_wait.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -189,7 +190,7 @@ class NcclCommunicator final : public Communicator {
     windows_.erase(found);
     try {
       handle_->CallBlocking("unregister", "ncclCommWindowDeregister", [window](ncclComm_t comm) {
-        MR_CUDA(cudaDeviceSynchronize());  // unmaps the peers' memory
+        MR_CUDA(WaitForGpu());  // unmaps the peers' memory
         return ncclCommWindowDeregister(comm, window);
       });
     } catch (const std::exception& error) {

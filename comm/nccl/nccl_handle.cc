@@ -7,6 +7,7 @@
 
 #include "comm/nccl/nccl_check.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/gpu_wait.h"
 
 namespace millrace {
 namespace {
@@ -150,7 +151,7 @@ std::string NcclHandle::Destroy(const std::vector<ncclWindow_t>& windows) noexce
             return "";
           }
           if (!windows.empty())
-            MR_CUDA(cudaDeviceSynchronize());  // unmapped, so nothing may still use them
+            MR_CUDA(WaitForGpu());  // unmapped, so nothing may still use them
           ncclResult_t result = ncclSuccess;
           const auto keep_first = [&](ncclResult_t next) {
             result = result == ncclSuccess ? next : result;

@@ -16,6 +16,7 @@
 #include "comm/peer/peer_gather.h"
 #include "comm/peer/peer_reduce.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/gpu_wait.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -75,7 +76,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (world_ == 1) return;
     // Nobody waits for peers that may never come.
     if (aborted_ || std::uncaught_exceptions() > exceptions_at_birth_) *HostWord(kStop) = 1;
-    static_cast<void>(cudaDeviceSynchronize());
+    static_cast<void>(WaitForGpu());
     regions_.clear();
     lane_mapping_.reset();
     Meet();
@@ -160,7 +161,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   void UnregisterMemory(std::byte* base) noexcept override {
     if (regions_.count(base) == 0) return;
-    static_cast<void>(cudaDeviceSynchronize());
+    static_cast<void>(WaitForGpu());
     regions_.erase(base);
     Meet();
   }

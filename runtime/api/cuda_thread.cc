@@ -5,6 +5,7 @@
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/cuda/driver_function.h"
+#include "runtime/base/cuda/gpu_wait.h"
 
 namespace millrace {
 namespace {
@@ -38,7 +39,7 @@ void WaitForAllOf(const Device& device) {
   if (dynamic_cast<const CudaDevice*>(&device) == nullptr) return;
   DeviceOfThread thread;
   thread.Use(device);
-  MR_CUDA(cudaDeviceSynchronize());
+  MR_CUDA(WaitForGpu());
 }
 
 DeviceOfThread::DeviceOfThread() noexcept {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/base/cuda/capture_gate.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_mark.h"
 #include "runtime/base/cuda/cuda_pages.h"
+#include "runtime/base/cuda/gpu_wait.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -146,7 +148,7 @@ CudaDevice::CudaDevice(int ordinal) : ordinal_(ordinal) {
 }
 
 CudaDevice::~CudaDevice() {
-  Quiet(cudaDeviceSynchronize());
+  Quiet(WaitForGpu());
   attached_.clear();
   while (!order_.empty()) order_.pop_back();
 }
@@ -223,11 +225,18 @@ void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
 // Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch
 // is captured all the same.
 void CudaDevice::BeginCapture(Stream& origin) {
-  MR_CUDA(cudaStreamBeginCapture(AsCuda(origin).get(), cudaStreamCaptureModeRelaxed));
+  CaptureGate& gate = CaptureGate::Of(ordinal_);
+  gate.BeginCapture();
+  const cudaError_t status =
+      cudaStreamBeginCapture(AsCuda(origin).get(), cudaStreamCaptureModeRelaxed);
+  if (status != cudaSuccess) gate.EndCapture();
+  MR_CUDA(status);
 }
 std::unique_ptr<Graph> CudaDevice::EndCapture(Stream& origin) {
   cudaGraph_t graph = nullptr;
-  MR_CUDA(cudaStreamEndCapture(AsCuda(origin).get(), &graph));
+  const cudaError_t status = cudaStreamEndCapture(AsCuda(origin).get(), &graph);
+  CaptureGate::Of(ordinal_).EndCapture();
+  MR_CUDA(status);
   return std::make_unique<CudaGraph>(graph);
 }
 void CudaDevice::RecordAtLaunch(Event& event, Stream& stream) {
