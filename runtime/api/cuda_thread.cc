@@ -2,8 +2,11 @@
 #include <cuda.h>
 
 #include "runtime/api/backend.h"
+#include "runtime/api/memory_to_share.h"
+#include "runtime/base/cpu/host_shared_memory.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/cuda/cuda_shared_memory.h"
 #include "runtime/base/cuda/driver_function.h"
 #include "runtime/base/cuda/gpu_wait.h"
 
@@ -40,6 +43,13 @@ void WaitForAllOf(const Device& device) {
   DeviceOfThread thread;
   thread.Use(device);
   MR_CUDA(WaitForGpu());
+}
+
+std::unique_ptr<SharedMemory> MemoryToShare(const Device& device, int64_t bytes,
+                                            const std::string& label) {
+  if (const auto* const cuda = dynamic_cast<const CudaDevice*>(&device))
+    return MakeCudaSharedMemory(cuda->ordinal(), bytes, label);
+  return MakeHostSharedMemory(bytes, label);
 }
 
 DeviceOfThread::DeviceOfThread() noexcept {

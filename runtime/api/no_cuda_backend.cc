@@ -1,6 +1,8 @@
 // A build without CUDA.
 #include "runtime/api/backend.h"
 #include "runtime/api/cuda_libraries.h"
+#include "runtime/api/memory_to_share.h"
+#include "runtime/base/cpu/host_shared_memory.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -17,6 +19,10 @@ RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&, st
 
 int OrdinalOf(const Device&) { return 0; }
 void WaitForAllOf(const Device&) {}
+std::unique_ptr<SharedMemory> MemoryToShare(const Device&, int64_t bytes,
+                                            const std::string& label) {
+  return MakeHostSharedMemory(bytes, label);
+}
 DeviceOfThread::DeviceOfThread() noexcept = default;
 DeviceOfThread::~DeviceOfThread() = default;
 void DeviceOfThread::Use(const Device&) {}

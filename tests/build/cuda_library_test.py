@@ -310,7 +310,7 @@ class CudaLibrary(unittest.TestCase):
 
     def test_what_cannot_serve_is_named_with_the_reason(self):
         for fake, words in (('libno_cuda.so', 'has no mr_cuda_table'), ('libold_cuda.so', r'of version 0\.2\.3 .*this library of 0\.1\.0 .*one build'),
-                            ('libchanged_cuda.so', r'table 99\).*table 1\)')):
+                            ('libchanged_cuda.so', r'table 99\).*table 2\)')):
             opened = self.opened(fake, fake)
             failed, run = opened.create(ON_CUDA)
             self.assertEqual((failed[0], run.value), (65, None), failed)

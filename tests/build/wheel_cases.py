@@ -1,13 +1,18 @@
 """The Python package by itself, in an environment with nothing else in it: what it takes for tokens, what its exceptions are, ranks as
 threads, callbacks that fail, tensors and who holds them."""
 import array
+import ast
 import ctypes
 import gc
+import hashlib
 import importlib
 import json
 import multiprocessing
 import os
 import signal
+import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -265,6 +270,89 @@ class Wheel(unittest.TestCase):
         tensor = self.run_.borrow('transformer.ln_f.weight')
         self.run_.close()
         self.assertEqual(tensor.tolist(), [1.0] * 12)
+
+    def test_another_process_has_the_weights_of_the_version_that_was_exported(self):
+        """The other process reads them; what it says of their bytes is held beside the folder that export() writes."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        ours, theirs = socket.socketpair()
+        program = ('import hashlib, socket, sys, millrace.weights\n'
+                   'connection = socket.socket(fileno=int(sys.argv[1]))\n'
+                   'held = []\n'
+                   'for line in sys.stdin:\n'
+                   '    if line == "receive\\n":\n'
+                   '        held.append(millrace.weights.receive(connection))\n'
+                   '    weights = held[int(line) if line.strip().isdigit() else -1]\n'
+                   '    sums = {n: [list(weights[n].shape), hashlib.sha256(weights[n].tobytes()).hexdigest()] for n in weights}\n'
+                   '    print(weights.version, sums, flush=True)\n')
+        other = subprocess.Popen([sys.executable, '-B', '-c', program, str(theirs.fileno())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 pass_fds=[theirs.fileno()], universal_newlines=True)
+        theirs.close()
+        self.addCleanup(other.wait)
+        self.addCleanup(other.stdout.close)
+        self.addCleanup(other.stdin.close)
+
+        def asked(word):
+            other.stdin.write(word + '\n')
+            other.stdin.flush()
+            version, sums = other.stdout.readline().split(' ', 1)
+            return int(version), ast.literal_eval(sums)
+
+        def exported():
+            with self.run_.export_weights() as weights:
+                millrace.weights.send(ours, weights)
+                return weights.version, json.loads(weights.manifest)
+
+        def of_folder(name):
+            self.run_.export(os.path.join(folder.name, name))
+            with open(os.path.join(folder.name, name, 'model.safetensors'), 'rb') as f:
+                data = f.read()
+            length, = struct.unpack('<Q', data[:8])
+            tensors = {}
+            for name, told in json.loads(data[8:8 + length]).items():
+                if name != '__metadata__':
+                    begin, end = (8 + length + at for at in told['data_offsets'])
+                    tensors[name] = [told['shape'], hashlib.sha256(data[begin:end]).hexdigest()]
+            return tensors
+
+        first, manifest = exported()
+        self.assertEqual(set(manifest), {'millrace_weights', 'version', 'bytes', 'tensors'})
+        before = of_folder('before')
+        self.assertEqual(asked('receive'), (first, before))
+        self.run_.step(rows())  # nothing is lent
+        second, _ = exported()
+        self.assertEqual(second, first + 1)
+        after = of_folder('after')
+        self.assertNotEqual(after, before)
+        self.assertEqual(asked('receive'), (second, after))
+        self.assertEqual(asked('0'), (first, before))  # what it had is what it was
+        with self.run_.released('all'):
+            with self.assertRaises(millrace.ReleasedError):
+                self.run_.export_weights()
+        self.run_.close()
+        self.assertEqual(asked('1'), (second, after))  # and outlives the run
+        ours.close()
+        with self.assertRaises(millrace.InvalidArgument):
+            self.run_.export_weights()
+
+    def test_exported_weights_are_for_readers_of_dlpack(self):
+        with self.run_.export_weights() as exported:
+            weights = millrace.weights.SharedWeights(exported.fileno(), exported.manifest)
+        with self.assertRaises(ValueError):
+            exported.fileno()
+        name = 'lm_head.weight' if 'lm_head.weight' in weights else next(iter(weights))
+        tensor = weights[name]
+        self.assertEqual(tensor.__dlpack_device__(), (1, 0))
+        with self.assertRaisesRegex(BufferError, 'DLPack'):
+            tensor.__dlpack__()
+        capsule = tensor.__dlpack__(max_version=(1, 0))
+        self.assertEqual(len(millrace.weights._lent), 1)
+        del capsule
+        weights.close()
+        self.assertEqual(len(millrace.weights._lent), 0)  # given back
+        with self.assertRaises(ValueError):
+            weights[name]
+        self.assertEqual(len(tensor.tobytes()), tensor.nbytes)  # a tensor keeps the memory
 
     def test_a_program_learns_from_its_own_samples(self):
         config = dict(CONFIG, train=dict(CONFIG['train'], loss='policy_gradient', loss_weights=True))

@@ -1,5 +1,7 @@
 // millrace.h: a configuration's text and, after a line "%%", bytes that say which calls follow,
 // with which arguments. What is refused has a code, a message, and has changed nothing.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +84,7 @@ class Calls {
       }
       case 4:
         Borrow();
+        if (source_.Below(4) == 1) Share();
         break;
       case 5:
         Return();
@@ -255,6 +258,14 @@ class Calls {
     DLManagedTensorVersioned* tensor = nullptr;
     if (Taken(mr_weights_borrow(run_, name, &tensor, nullptr)) == MR_OK) lent_.push_back(tensor);
     FUZZ_REQUIRE(tensor == nullptr || tensor->dl_tensor.strides != nullptr);
+  }
+
+  void Share() {
+    auto shared = Struct<mr_shared_weights>(source_);
+    shared.fd = -1;
+    const int32_t code = Taken(mr_weights_export(run_, &shared));
+    FUZZ_REQUIRE((code == MR_OK) == (shared.fd >= 0));
+    if (code == MR_OK) close(shared.fd);
   }
 
   void Return() {

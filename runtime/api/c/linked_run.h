@@ -61,6 +61,9 @@ class LinkedRun {
   // The same as it comes. A callback that fails ends this rank's requests: CallError.
   void Stream(const mr_request* const* requests, int64_t count, const mr_stream_options* options);
 
+  // `out` null: this rank takes part, and gets nothing.
+  void ShareWeights(mr_shared_weights* out);
+
   void Release(int32_t part, mr_memory* result);
   void Acquire(mr_memory* result);
 
@@ -143,6 +146,7 @@ class LinkedRun {
   uint64_t version_ = 0;
   int64_t step_ = 0, samples_ = 0;
   std::vector<HuggingFaceTensor> named_;
+  std::string manifest_;  // of the weights that were shared last
   std::atomic<int64_t> lent_ = 0;
   std::atomic<bool> may_be_read_ = false;
 };

@@ -191,3 +191,7 @@ mr_status* mr_weights_borrow(mr_run* run, const char* name, DLManagedTensorVersi
                              uint64_t* version) {
   return OfItsLibrary<&RunFunctions::mr_weights_borrow>(run, name, out, version);
 }
+
+mr_status* mr_weights_export(mr_run* run, mr_shared_weights* out) {
+  return OfItsLibrary<&RunFunctions::mr_weights_export>(run, out);
+}

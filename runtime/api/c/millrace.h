@@ -354,6 +354,26 @@ MR_API mr_status* mr_weights_name(mr_run* run, int64_t index, const char** name)
 MR_API mr_status* mr_weights_borrow(mr_run* run, const char* name,
                                     struct DLManagedTensorVersioned** out, uint64_t* version);
 
+typedef struct mr_shared_weights {
+  size_t size;
+  int32_t fd;       /* of the memory; the caller's, who closes it */
+  int32_t on_gpu;   /* 0: the host's, for mmap with MAP_PRIVATE; 1: of the run's GPU, for
+                       cuMemImportFromShareableHandle (POSIX file descriptor) */
+  int64_t bytes;    /* to be mapped */
+  uint64_t version; /* of the weights, as mr_info has it */
+  /* JSON: version, bytes, the GPU's UUID, and of each tensor dtype, shape and offset in bytes.
+   * Lives until the run's next mr_weights_export, or its end. */
+  const char* manifest;
+} mr_shared_weights;
+
+/* The master weights of now, whole, f32, as mr_export names and stores them, in a memory of their
+ * own for other processes of this host, which get the descriptor over a Unix socket (SCM_RIGHTS).
+ * What lies there is of one version and never changes: steps go on, later weights are another
+ * export. The memory goes with its last descriptor and its last mapping, and may outlive the run. A
+ * rank that gives NULL for `out` takes part and gets nothing. MR_DOES_NOT_FIT: there is no room,
+ * on one of the ranks. Collective. */
+MR_API mr_status* mr_weights_export(mr_run* run, mr_shared_weights* out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -164,6 +164,10 @@ mr_status* OwnWeightsBorrow(mr_run* run, const char* name, DLManagedTensorVersio
   });
 }
 
+mr_status* OwnWeightsExport(mr_run* run, mr_shared_weights* out) {
+  return OfRun(run, [&](LinkedRun& linked) { linked.ShareWeights(out); });
+}
+
 mr_status* OwnGenerate(mr_run* run, const mr_request* const* requests, int64_t count,
                        mr_answers** out) {
   if (out != nullptr) *out = nullptr;
@@ -207,6 +211,7 @@ const RunFunctions& OwnFunctions() noexcept {
       .mr_weights_count = OwnWeightsCount,
       .mr_weights_name = OwnWeightsName,
       .mr_weights_borrow = OwnWeightsBorrow,
+      .mr_weights_export = OwnWeightsExport,
   };
   return kOwn;
 }

@@ -13,7 +13,7 @@ namespace millrace {
 
 struct RunFunctions {
   // Raised with each change of what follows, and of mr_status.
-  static constexpr int32_t kLayout = 1;
+  static constexpr int32_t kLayout = 2;
 
   // These two are first in every layout.
   int32_t layout;
@@ -42,6 +42,7 @@ struct RunFunctions {
   decltype(&::mr_weights_count) mr_weights_count;
   decltype(&::mr_weights_name) mr_weights_name;
   decltype(&::mr_weights_borrow) mr_weights_borrow;
+  decltype(&::mr_weights_export) mr_weights_export;
 };
 
 // Of the library that this is linked into, on the backend that is linked beside it.

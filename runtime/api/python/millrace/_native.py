@@ -47,6 +47,10 @@ class MemoryStruct(Sized):
     _fields_ = [('size', c_size_t), ('bytes', c_int64), ('host_bytes', c_int64), ('seconds', c_double)]
 
 
+class SharedWeightsStruct(Sized):
+    _fields_ = [('size', c_size_t), ('fd', c_int32), ('on_gpu', c_int32), ('bytes', c_int64), ('version', c_uint64), ('manifest', c_char_p)]
+
+
 class Batch(Sized):
     _fields_ = [('size', c_size_t), ('tokens', POINTER(c_int32)), ('sequences', c_int64), ('weights', POINTER(c_float)),
                 ('advantages', POINTER(c_float)), ('old_logprobs', POINTER(c_float)), ('reference_logprobs', POINTER(c_float))]
@@ -135,6 +139,7 @@ def _load() -> ctypes.CDLL:
         'mr_acquire': (status, [run, POINTER(MemoryStruct)]),
         'mr_weights_count': (status, [run, POINTER(c_int64)]),
         'mr_weights_name': (status, [run, c_int64, POINTER(text)]),
+        'mr_weights_export': (status, [run, POINTER(SharedWeightsStruct)]),
         'mr_weights_borrow': (status, [run, text, POINTER(POINTER(DLManagedTensorVersioned)), POINTER(c_uint64)]),
     }
     for name, (result, arguments) in prototypes.items():

@@ -13,6 +13,7 @@ from ._native import LIBRARY, check
 from ._stream import EventStream
 from ._tensor import Tensor, give_back_dropped
 from ._tokenizer import Tokenizer
+from .weights import ExportedWeights
 
 Path = Union[str, 'os.PathLike[str]']
 LEVELS = ('trace', 'debug', 'info', 'warning', 'error')
@@ -337,6 +338,12 @@ class Run:
             assert name.value is not None
             names.append(name.value.decode())
         return names
+
+    def export_weights(self) -> ExportedWeights:
+        """The weights of now in a memory of their own, for other processes of this host (millrace.weights). Collective."""
+        shared = native.SharedWeightsStruct()
+        check(LIBRARY.mr_weights_export(self._handle, ctypes.byref(shared)))
+        return ExportedWeights(shared.fd, shared.manifest.decode())
 
     def borrow(self, name: str) -> Tensor:
         """Weights in place, read-only; steps are refused until it is given back."""

@@ -34,6 +34,29 @@ def give_back_dropped() -> None:
                 tensor.contents.deleter(tensor)
 
 
+def capsule_of(tensor: Any) -> Any:
+    """Of a DLManagedTensorVersioned, which it owns from now on."""
+    try:
+        capsule = _new_capsule(ctypes.cast(tensor, ctypes.c_void_p), _CAPSULE, None)
+    except BaseException:
+        tensor.contents.deleter(tensor)
+        raise
+    with _lock:
+        _capsules.append(capsule)
+    return capsule
+
+
+def require_lending(device: Tuple[int, int], max_version: Optional[Tuple[int, int]], dl_device: Optional[Tuple[int, int]],
+                    copy: Optional[bool]) -> None:
+    """What a consumer asks of __dlpack__ is a read-only tensor in place."""
+    if max_version is None or max_version[0] < 1:
+        raise BufferError('weights are read-only, which DLPack can say from version 1.0 on: numpy 2.1, torch 2.9 or newer')
+    if copy:
+        raise BufferError('weights are lent in place; copy them afterwards')
+    if dl_device is not None and tuple(dl_device) != device:
+        raise BufferError('weights lie on device %s' % (device,))
+
+
 class Tensor:
     """Read-only weights of a run, in place. While it lives, or an array made of it, the run refuses to write weights (BorrowedError).
 
@@ -91,22 +114,8 @@ class Tensor:
 
     def __dlpack__(self, *, stream: Any = None, max_version: Optional[Tuple[int, int]] = None, dl_device: Optional[Tuple[int, int]] = None,
                    copy: Optional[bool] = None) -> Any:
-        self._inner()
-        if max_version is None or max_version[0] < 1:
-            raise BufferError('weights are read-only, which DLPack can say from version 1.0 on: numpy 2.1, torch 2.9 or newer')
-        if copy:
-            raise BufferError('weights are lent in place; copy them afterwards')
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError('weights lie on device %s' % (self.__dlpack_device__(),))
-        tensor = self._borrow()
-        try:
-            capsule = _new_capsule(ctypes.cast(tensor, ctypes.c_void_p), _CAPSULE, None)
-        except BaseException:
-            tensor.contents.deleter(tensor)
-            raise
-        with _lock:
-            _capsules.append(capsule)
-        return capsule
+        require_lending(self.__dlpack_device__(), max_version, dl_device, copy)
+        return capsule_of(self._borrow())
 
     def release(self) -> None:
         """Gives it back. Arrays that were made of it are not affected."""

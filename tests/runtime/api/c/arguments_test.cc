@@ -123,6 +123,7 @@ TEST_CASE("handles that are no run, or no more, are refused", "[api][c]") {
     REQUIRE_CODE(mr_weights_count(run, &count), MR_INVALID_ARGUMENT);
     REQUIRE_CODE(mr_weights_name(run, 0, &text), MR_INVALID_ARGUMENT);
     REQUIRE_CODE(mr_weights_borrow(run, "x", &tensor, nullptr), MR_INVALID_ARGUMENT);
+    REQUIRE_CODE(mr_weights_export(run, nullptr), MR_INVALID_ARGUMENT);
   }
   REQUIRE_CODE(mr_run_destroy(another), MR_OK);
 }

@@ -1,14 +1,20 @@
 // Runs behind millrace.h on a GPU, in a program that has the backend linked in: beside one on the
 // CPU, with weights lent where they lie.
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "runtime/api/c/millrace_dlpack.h"
+#include "runtime/base/cuda/driver_function.h"
+#include "runtime/base/cuda/virtual_memory.h"
 #include "tests/runtime/api/c/answers.h"
 
 namespace millrace::test {
@@ -140,6 +146,89 @@ TEST_CASE("a step waits for reads of what was lent that are still to come", "[ap
   REQUIRE(after != before);
   REQUIRE(cudaFree(read) == cudaSuccess);
   REQUIRE(cudaStreamDestroy(reader) == cudaSuccess);
+}
+
+// Lending waits for the whole GPU, whose streams another run captures in its first steps.
+TEST_CASE("weights are lent while another run on the card captures its steps", "[api][c][gpu]") {
+  const std::string config = ConfigOn("cuda");
+  const auto losses = [&] {
+    const Linked run(OptionsOf(config));
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    std::vector<double> all;
+    for (int64_t step = 0; step < 5; ++step) all.push_back(LossOf(run, step));
+    return all;
+  };
+  const std::vector<double> alone = losses();
+  const Linked lender(OptionsOf(config));
+  REQUIRE_CODE(mr_init(lender), MR_OK);
+  std::atomic<bool> stop = false;
+  int64_t lent = 0;
+  Outcome failed;
+  std::thread borrower([&] {
+    while (!stop && failed.code == MR_OK) {
+      DLManagedTensorVersioned* tensor = nullptr;
+      failed = Take(mr_weights_borrow(lender, "lm_head.weight", &tensor, nullptr));
+      if (tensor != nullptr) tensor->deleter(tensor);
+      ++lent;
+    }
+  });
+  const std::vector<double> beside = losses();
+  stop = true;
+  borrower.join();
+  INFO(failed.message);
+  CHECK(failed.code == MR_OK);
+  CHECK(lent > 10);
+  CHECK(beside == alone);
+}
+
+// A byte of each float would tell: those of the memory behind the descriptor, taken as another
+// process takes it.
+std::vector<float> FloatsBehind(const mr_shared_weights& shared) {
+  CUmemGenericAllocationHandle memory = 0;
+  auto* const import =
+      DriverFunction<CUresult(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType)>(
+          "cuMemImportFromShareableHandle", 10020);
+  REQUIRE(import(&memory, reinterpret_cast<void*>(static_cast<intptr_t>(shared.fd)),
+                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+  close(shared.fd);
+  const VirtualMemory& driver = TheVirtualMemory();
+  const auto bytes = static_cast<size_t>(shared.bytes);
+  CUdeviceptr at = 0;
+  REQUIRE(driver.reserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS);
+  MapMemory(MemoryOnGpu(0), at, bytes, memory, "exported weights");
+  std::vector<float> floats(bytes / sizeof(float));
+  REQUIRE(cudaMemcpy(floats.data(), reinterpret_cast<void*>(at), bytes, cudaMemcpyDeviceToHost) ==
+          cudaSuccess);
+  driver.unmap(at, bytes);
+  driver.unreserve(at, bytes);
+  driver.release(memory);
+  return floats;
+}
+
+TEST_CASE("exported weights lie on the GPU, with the bits of the lent ones", "[api][c][gpu]") {
+  const std::string config = ConfigOn("cuda");
+  mr_shared_weights shared = Sized<mr_shared_weights>();
+  std::vector<float> lent(61 * 128);
+  size_t at = 0;
+  {
+    const Linked run(OptionsOf(config));
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    LossOf(run, 0);
+    REQUIRE_CODE(mr_weights_export(run, &shared), MR_OK);
+    CHECK(shared.on_gpu == 1);
+    CHECK(shared.version == run.Info().weight_version);
+    const auto manifest = nlohmann::json::parse(shared.manifest);
+    CHECK(manifest["gpu"].get<std::string>().starts_with("GPU-"));
+    at = manifest["tensors"]["lm_head.weight"]["offset"].get<size_t>() / sizeof(float);
+    DLManagedTensorVersioned* tensor = nullptr;
+    REQUIRE_CODE(mr_weights_borrow(run, "lm_head.weight", &tensor, nullptr), MR_OK);
+    REQUIRE(cudaMemcpy(lent.data(), tensor->dl_tensor.data, lent.size() * sizeof(float),
+                       cudaMemcpyDeviceToHost) == cudaSuccess);
+    tensor->deleter(tensor);
+  }
+  const std::vector<float> floats = FloatsBehind(shared);
+  REQUIRE(at + lent.size() <= floats.size());
+  CHECK(std::equal(lent.begin(), lent.end(), floats.begin() + static_cast<std::ptrdiff_t>(at)));
 }
 
 }  // namespace

@@ -136,6 +136,7 @@ constexpr RunFunctions kFake = {
     SAYS(mr_weights_count),
     SAYS(mr_weights_name),
     SAYS(mr_weights_borrow),
+    SAYS(mr_weights_export),
 };
 
 }  // namespace

@@ -1,0 +1,33 @@
+// Weights in a memory that other processes map: where each tensor of Hugging Face's lies, what the
+// manifest says of it, and what writes it there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/huggingface/tensors.h"
+#include "runtime/base/shared_memory.h"
+
+namespace millrace {
+
+class SharedWeights {
+ public:
+  // `tensors`: HuggingFaceTensors of the model.
+  explicit SharedWeights(std::vector<HuggingFaceTensor> tensors);
+
+  int64_t bytes() const { return bytes_; }
+  // JSON: README.md has its keys.
+  std::string Manifest(const SharedMemory& memory, uint64_t version) const;
+  // All that the model's parameter is a part of. values: the whole parameter.
+  void Write(const std::string& param, std::span<const float> values, SharedMemory& memory) const;
+
+ private:
+  std::vector<HuggingFaceTensor> tensors_;
+  std::map<std::string, int64_t> at_;  // by name; bytes
+  int64_t bytes_ = 0;
+};
+
+}  // namespace millrace
