@@ -181,7 +181,7 @@ class Logs(CliTest):
         self.assertNotIn('last lines', outcome.err)
 
     def test_a_supervisor_shows_the_last_lines_of_a_killed_rank_and_keeps_a_log(self):
-        config, run = self.config(train={'steps': 60, 'micro_batch': 8}, checkpoint={'every': 5})
+        config, run = self.config(train={'steps': 200, 'micro_batch': 8}, checkpoint={'every': 5})
         job = start('launch', '--ranks', 3, '--', 'train', config)
         wait_until(lambda: len(run.metrics()) >= 12, 'step 12', job=job)
         os.kill(wait_until(lambda: rank_pids(self.folder).get(2), 'rank 2'), signal.SIGKILL)
