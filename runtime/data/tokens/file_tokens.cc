@@ -1,11 +1,14 @@
 #include "runtime/data/tokens/file_tokens.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
+#include "runtime/data/tokens/value_check.h"
 
 namespace millrace {
 namespace {
@@ -105,14 +108,24 @@ FileTokens::FileTokens(const TokenSourceOptions& options, TokenFileKind kind,
     for (const TokenSegment& segment : segments_) CheckStamp(segment, *options.tokenizer);
   masks_ = OpenMasks(segments_, options);
   documents_ = OpenDocuments(segments_, options);
-  CheckIds();
-  CheckMasks();
+  for (const TokenSegment& segment : segments_)
+    if (MayLieOutside(segment, vocab_))
+      bytes_per_token_ = std::max(bytes_per_token_, segment.bytes_per_token);
+  if (!masks_.empty()) ++bytes_per_token_;
+  checked_windows_ = windows_;
+  if (bytes_per_token_ > 0)
+    checked_windows_ = std::min(windows_, kCheckedWhenOpened / bytes_per_token_ / seq_len_);
+  CheckWindows(0, checked_windows_);
 }
 
 template <class F>
-void FileTokens::ForEachPart(int64_t window, F&& use) const {
+void FileTokens::ForEachPartOf(int64_t window, F&& use) const {
   MR_CHECK(window >= 0 && window < windows_, "window {} of {}", window, windows_);
-  const int64_t begin = window * seq_len_, end = begin + seq_len_ + 1;
+  ForEachPart(window * seq_len_, (window + 1) * seq_len_ + 1, use);
+}
+
+template <class F>
+void FileTokens::ForEachPart(int64_t begin, int64_t end, F&& use) const {
   int64_t position = begin;
   auto segment =
       std::upper_bound(segments_.begin(), segments_.end(), position,
@@ -133,7 +146,7 @@ void FileTokens::ForEachPart(int64_t window, F&& use) const {
 }
 
 void FileTokens::Read(int64_t window, int32_t* out) const {
-  ForEachPart(window, [&](const Part& part) {
+  ForEachPartOf(window, [&](const Part& part) {
     if (part.segment == kSeparator)
       out[part.at] = kDocumentSeparator;
     else
@@ -144,7 +157,7 @@ void FileTokens::Read(int64_t window, int32_t* out) const {
 void FileTokens::ReadMarks(int64_t window, uint8_t* out) const {
   std::fill(out, out + seq_len_ + 1, uint8_t{0});
   if (masks_.empty() && documents_.empty()) return;
-  ForEachPart(window, [&](const Part& part) {
+  ForEachPartOf(window, [&](const Part& part) {
     uint8_t* const marks = out + part.at;
     if (!masks_.empty()) {
       masks_[part.segment].Read(part.first, part.count, marks);
@@ -180,28 +193,34 @@ std::string FileTokens::Fingerprint() const {
   return hash.Hex();
 }
 
-void FileTokens::CheckIds() const {
-  int64_t left = kCheckedWhenOpened;
-  std::vector<int32_t> ids(1 << 16);
+std::string FileTokens::FilesAsTheyAre() const {
+  Hasher128 hash;
+  hash.Update(Fingerprint());
+  const auto add = [&](const std::string& path) {
+    struct stat status;
+    MR_REQUIRE(ErrorCode::kData, ::stat(path.c_str(), &status) == 0, "{} is gone", path);
+    hash.Update(fmt::format("\n{} {} {} {}.{:09d}", std::filesystem::absolute(path).string(),
+                            status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                            status.st_mtim.tv_nsec));
+  };
   for (const TokenSegment& segment : segments_) {
-    if (!segment.is_signed() && segment.bytes_per_token < 4 &&
-        int64_t{1} << (8 * segment.bytes_per_token) <= vocab_)
-      continue;
-    for (int64_t first = 0; first < segment.count && left > 0; first += int64_t(ids.size())) {
-      const int64_t n = std::min<int64_t>(int64_t(ids.size()), segment.count - first);
-      ReadTokens(segment, first, n, vocab_, ids.data());
-      left -= n * segment.bytes_per_token;
-    }
+    add(segment.file->path());
+    if (!masks_.empty()) add(LossMaskPath(segment.file->path()));
   }
+  return hash.Hex();
 }
 
-void FileTokens::CheckMasks() const {
-  int64_t left = kCheckedWhenOpened;
-  std::vector<uint8_t> bytes(1 << 18);
-  for (const LossMask& mask : masks_)
-    for (int64_t first = 0; first < mask.file().size() && left > 0;
-         first += std::ssize(bytes), left -= std::ssize(bytes))
-      mask.Read(first, std::min(std::ssize(bytes), mask.file().size() - first), bytes.data());
+void FileTokens::CheckWindows(int64_t first, int64_t count) const {
+  MR_CHECK(first >= 0 && count >= 0 && first + count <= windows_, "windows {}+{} of {}", first,
+           count, windows_);
+  const int64_t end = first + count;
+  if (bytes_per_token_ == 0 || count == 0) return;
+  ForEachPart(first * seq_len_, end == windows_ ? segments_.back().end() : end * seq_len_ + 1,
+              [&](const Part& part) {
+                if (part.segment == kSeparator) return;
+                CheckTokens(segments_[part.segment], part.first, part.count, vocab_);
+                if (!masks_.empty()) CheckMask(masks_[part.segment], part.first, part.count);
+              });
 }
 
 }  // namespace millrace

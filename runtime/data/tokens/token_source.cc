@@ -66,6 +66,16 @@ class WindowRange final : public TokenSource {
     all_->ReadMarks(first_ + window, out);
   }
   bool has_loss_mask() const noexcept override { return all_->has_loss_mask(); }
+  int64_t checked_windows() const noexcept override {
+    return std::clamp<int64_t>(all_->checked_windows() - first_, 0, count_);
+  }
+  void CheckWindows(int64_t first, int64_t count) const override {
+    all_->CheckWindows(first_ + first, count);
+  }
+  int64_t window_bytes() const noexcept override { return all_->window_bytes(); }
+  std::string FilesAsTheyAre() const override {
+    return Hash128(fmt::format("{} windows {}+{}", all_->FilesAsTheyAre(), first_, count_));
+  }
   std::string Describe() const override {
     return fmt::format("{}: windows {} to {} of {}", all_->Describe(), first_, first_ + count_ - 1,
                        all_->windows());
@@ -108,6 +118,8 @@ TokenFileKind FileKind(const TokenSourceOptions& options) {
 }
 
 }  // namespace
+
+void TokenSource::CheckWindows(int64_t, int64_t) const {}
 
 void TokenSource::ReadMarks(int64_t, uint8_t* out) const {
   std::fill(out, out + seq_len() + 1, uint8_t{0});

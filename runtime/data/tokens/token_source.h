@@ -13,8 +13,8 @@
 // begin (of Megatron's datasets): marks, one for each token.
 //
 // Errors   kData: missing or damaged files, ids outside the vocabulary, too little for one window.
-//          Up to 256 MiB of data are checked when opened, so that a bad id does not wait for step
-//          50,000; the rest when read.
+//          Up to 256 MiB of data are checked when opened; the rest by CheckWindows, which training
+//          does before its first step, so that a bad id does not wait for step 50,000.
 // Threads  Read may be called from several threads at once.
 #pragma once
 
@@ -46,12 +46,21 @@ class TokenSource {
   // Whether kNoTarget is said by masks; else each token is a target.
   virtual bool has_loss_mask() const noexcept { return false; }
 
+  // Windows [0, this) were checked when the source was opened.
+  virtual int64_t checked_windows() const noexcept { return windows(); }
+  // Throws what Read or ReadMarks of a window in [first, first + count) would, at the speed of
+  // reading the files; with the last window goes what the files have behind it.
+  virtual void CheckWindows(int64_t first, int64_t count) const;
+  virtual int64_t window_bytes() const noexcept { return 0; }  // that a check of one reads
+
   // For people: "13 text files, 213,454 tokens".
   virtual std::string Describe() const = 0;
 
   // Changes when the data does: names, sizes, beginnings and ends of the files, T, the vocabulary.
   // A resumed run compares it, because the same sample order over other data is another run.
   virtual std::string Fingerprint() const = 0;
+  // Changes also when a file is written to: Fingerprint, paths and times of change.
+  virtual std::string FilesAsTheyAre() const { return Fingerprint(); }
 };
 
 // Whose ids a run takes: those of a tokenizer.json, or bytes.

@@ -1,4 +1,6 @@
 // Where a call of Train begins, goes back and ends.
+#include <chrono>
+
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/record/roll_back_log.h"
@@ -51,10 +53,14 @@ void TrainingLoop::Begin() {
     RestoreGuard(resumed->progress.state);
     session_.GoOnWithData(resumed->progress.data);
   }
+  const DataCheck check = CheckFiles();
   if (options_.on_begin) options_.on_begin();
   const RunEnvironment environment =
       Together(session_.engine().comms().world().HostAllGather(PackedText(session_.Describe())));
-  if (leader()) BeginRecord(resumed, environment);
+  if (leader()) {
+    BeginRecord(resumed, environment);
+    Remember(check, config_.run.dir, FileSystem::Posix());
+  }
   if (!goes_on) RestoreGuard("{}");  // roll-backs of a run that is put aside are gone by now
   if (config_.guard.order_every > 0) session_.engine().LogOrder();
   saver_ = std::make_unique<Saver>(
@@ -64,6 +70,24 @@ void TrainingLoop::Begin() {
     result_.eval_before = session_.Evaluate();
     Report(&StepObserver::OnEval, result_.first_step, *result_.eval_before);
   }
+}
+
+// Of large files what opening them left.
+DataCheck TrainingLoop::CheckFiles() {
+  const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens);
+  const auto start = std::chrono::steady_clock::now();
+  const DataCheck check =
+      CheckRunData(session_.data(), config_.run.dir, session_.engine().comms().world(), [&] {
+        if (session_.marks() != nullptr) session_.marks()->Tick();
+      });
+  const double gigabytes = 1e-9 * double(check.bytes);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (check.remembered)
+    Note(LogLevel::kInfo, "data: {:.1f} GB were found good by an earlier call", gigabytes);
+  else if (check.bytes > 0)
+    Note(LogLevel::kInfo, "data: {:.1f} GB read and found good in {:.1f} s", gigabytes,
+         took.count());
+  return check;
 }
 
 // Rank 0's.

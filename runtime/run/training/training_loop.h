@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/record/run_files.h"
+#include "runtime/run/data/data_check.h"
 #include "runtime/run/eval/score_tasks.h"
 #include "runtime/run/training/call_record.h"
 #include "runtime/run/training/saver.h"
@@ -43,6 +44,7 @@ class TrainingLoop {
 
   // training_call.cc
   void Begin();
+  DataCheck CheckFiles();
   void BeginRecord(const std::optional<ResumedRun>& resumed, const RunEnvironment& environment);
   std::optional<ResumedRun> Resume(ResumePolicy policy);
   void RestoreGuard(std::string state);

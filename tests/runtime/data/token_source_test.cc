@@ -1,17 +1,20 @@
 #include "runtime/data/tokens/token_source.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <vector>
 
 #include "runtime/data/tokens/token_files.h"
 #include "tests/runtime/data/error_matchers.h"
+#include "tests/runtime/data/megatron_files.h"
 #include "tests/runtime/data/temp_dir.h"
 
 namespace millrace {
@@ -307,6 +310,53 @@ TEST_CASE("tokens: a file that shrinks or turns bad while open is an error at th
   REQUIRE(ReadWindow(*source, 8)[0] == 792);
   RequireError(ErrorCode::kInternal, {"window 10"}, [&] { ReadWindow(*source, 10); });
   RequireError(ErrorCode::kInternal, {"window -1"}, [&] { ReadWindow(*source, -1); });
+}
+
+// What a check says of a file that turned bad, at each place, is what the next read says.
+template <typename Id>
+void CheckEachPlace(const std::string& path, const std::string& index, std::vector<Id> bad) {
+  constexpr int64_t kTokens = 23, kT = 4;  // five windows; the last two tokens are in none
+  if (!index.empty()) WriteBytes(path.substr(0, path.size() - 4) + ".idx", index);
+  std::vector<Id> ids(kTokens);
+  std::iota(ids.begin(), ids.end(), Id{90});
+  WriteBytes(path, AsBytes(ids));
+  const auto source = OpenTokenSource(Options(Kind::kTokens, path, kT, 113));
+  REQUIRE(source->checked_windows() == 5);
+  source->CheckWindows(0, 5);
+  for (int64_t place = 0; place < kTokens; ++place) {
+    for (const Id id : bad) {
+      std::vector<Id> damaged = ids;
+      damaged[size_t(place)] = id;
+      std::ofstream(path, std::ios::binary | std::ios::in)  // the open file, not a new one
+          .write(AsBytes(damaged).data(), std::ssize(damaged) * int64_t{sizeof(Id)});
+      const std::string offset = fmt::format("byte offset {})", place * int64_t{sizeof(Id)});
+      for (int64_t w = 0; w < 5; ++w) {
+        CAPTURE(place, int64_t{id}, w);
+        const bool within = place >= w * kT && (place <= w * kT + kT || w == 4);
+        if (!within) {
+          REQUIRE_NOTHROW(source->CheckWindows(w, 1));
+        } else {
+          RequireError(ErrorCode::kData, {path, offset, fmt::format("has id {}", int64_t{id})},
+                       [&] { source->CheckWindows(w, 1); });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("tokens: a check finds what a read would, in every type", "[data][tokens]") {
+  const TempDir dir;
+  const auto megatron = [](uint8_t dtype, int64_t bytes) {
+    return MegatronParts{.dtype = dtype, .lengths = {23}, .documents = {0, 1}, .bytes = bytes}
+        .Index();
+  };
+  CheckEachPlace<uint16_t>(dir / "raw.bin", "", {113, 65535});
+  CheckEachPlace<uint8_t>(dir / "u8.bin", megatron(1, 1), {113, 255});
+  CheckEachPlace<int8_t>(dir / "i8.bin", megatron(2, 1), {113, 127, -1, -128});
+  CheckEachPlace<int16_t>(dir / "i16.bin", megatron(3, 2), {113, 32767, -1, -32768});
+  CheckEachPlace<int32_t>(dir / "i32.bin", megatron(4, 4), {113, INT32_MAX, -1, INT32_MIN});
+  CheckEachPlace<int64_t>(dir / "i64.bin", megatron(5, 8), {113, INT64_MAX, -1, INT64_MIN});
+  CheckEachPlace<uint16_t>(dir / "u16.bin", megatron(8, 2), {113, 65535});
 }
 
 TEST_CASE("held out: the last tenth of the windows, at least one, never trained on",
