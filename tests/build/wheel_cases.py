@@ -533,6 +533,66 @@ class Wheel(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         return losses[0]
 
+    def on_ranks(self, world, use):
+        """What use(run, rank) returns, by rank: an exception where one left it. Ranks are threads."""
+        meeting, board, results = threading.Barrier(world), [b''] * world, [None] * world
+
+        def rank_main(rank):
+
+            def exchange(own):
+                board[rank] = own
+                meeting.wait(60)
+                parts = list(board)
+                meeting.wait(60)
+                return parts
+
+            with millrace.Run(CONFIG, rank=rank, world=world, exchange=exchange, use_inference=True) as run:
+                run.init()
+                try:
+                    results[rank] = use(run, rank)
+                except millrace.Error as error:
+                    results[rank] = error
+
+        ranks = [threading.Thread(target=rank_main, args=(rank,)) for rank in range(world)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+        return results
+
+    def test_ranks_gather_what_they_have_to_say(self):
+        self.assertEqual(self.on_ranks(3, lambda run, rank: run.gather(bytes([rank]) * rank)), 3 * [[b'', b'\1', b'\2\2']])
+        self.assertEqual(self.run_.gather(b'alone'), [b'alone'])
+
+    def test_ranks_share_out_what_lm_eval_asks(self):
+        from millrace._shares import Shares
+        cuts = [(tuple((7 * n + i * i) % 11 for i in range(2 + n % 4)), 1 + n % 2) for n in range(31)]
+        requests = [millrace.Request(prompt=[n % 11], max_tokens=3, temperature=1.0, seed=n) for n in range(5)]
+        batches = []
+
+        def use(run, _):
+            shares, counted = Shares(run), []
+            score = run.score
+            run.score = lambda rows: counted.append(len(rows)) or score(rows)
+            found = [shares.scores(cuts), shares.scores(cuts[:1]), shares.scores([])]
+            batches.append(counted)
+            for asked in requests, requests[:1], []:  # with less than a request for each rank, too
+                found.append(shares.texts(asked, lambda share: [repr(answer.tokens) for answer in run.generate([asked[n] for n in share])]))
+            return found
+
+        alone, = self.on_ranks(1, use)
+        self.assertEqual(len(set(alone[0])), len({ids + (length,) for ids, length in cuts}))  # results tell requests apart
+        for world in 2, 3:
+            self.assertEqual(self.on_ranks(world, use), world * [alone])
+        distinct = -(-len({ids for ids, _ in cuts}) // 3)  # batches of three rows
+        self.assertEqual([len(counted) for counted in batches], [distinct + 1] + 2 * [-(-distinct // 2) + 1] + 3 * [-(-distinct // 3) + 1])
+
+    def test_ranks_that_are_asked_for_different_things_say_so(self):
+        from millrace._shares import Shares
+        for error in self.on_ranks(2, lambda run, rank: Shares(run).scores([((1, 2, 3 + rank), 1)])):
+            self.assertIsInstance(error, millrace.InvalidArgument)
+            self.assertIn('different requests', str(error))
+
     def test_ranks_are_processes_with_the_bits_of_threads(self):
         over_processes = self.ranks_as_processes(gone=False)
         self.assertEqual(over_processes[0], over_processes[1])
@@ -583,6 +643,8 @@ def main():
     with millrace.Run(CONFIG, mpi=True) as run:  # under mpirun
         run.init()
         rank = run.info.rank
+        if run.gather(bytes([rank]) * rank) != [bytes([other]) * other for other in range(run.info.world)]:
+            sys.exit('ranks did not gather what they had to say')
         sys.stdout.write('%d %d %r\n' % (rank, run.info.world, [run.step(rows(step, rank)).loss for step in range(3)][2]))
 
 

@@ -165,6 +165,7 @@ class Run:
             options.exchange = self._keep(native.ExchangeCallback(_exchange_of(exchange, rank, world, raised)))
         if mpi is not None:
             options.mpi = ctypes.pointer(_mpi_of(mpi))
+        self._exchange = exchange if mpi is None else None if mpi is True else mpi.allgather  # None: one rank, or mpirun's
         handle = ctypes.c_void_p()
         try:
             check(LIBRARY.mr_run_create(ctypes.byref(options), ctypes.byref(handle)))
@@ -320,6 +321,16 @@ class Run:
         check(LIBRARY.mr_run_info(self._handle, ctypes.byref(info)))
         return Info(*(getattr(info, name) for name in Info._fields))
 
+    def gather(self, own: bytes) -> List[bytes]:
+        """What each rank has to say, of any length, by rank. Collective: for programs whose ranks share out work."""
+        info = self.info
+        if info.world == 1:
+            return [own]
+        exchange = self._exchange or _exchange_of_mpirun(info.world)
+        lengths = [int.from_bytes(length, 'little') for length in exchange(len(own).to_bytes(8, 'little'))]
+        parts = exchange(own.ljust(max(lengths), b'\0'))
+        return [bytes(part[:length]) for part, length in zip(parts, lengths)]
+
     @property
     def config(self) -> Any:
         """Every key with its value."""
@@ -358,6 +369,21 @@ def _mpi_of(mpi: Any) -> native.Mpi:
         return native.Mpi(comm=MPI._addressof(mpi))
     except (ImportError, TypeError):
         raise InvalidArgument('mpi is %r; allowed are True and a communicator of mpi4py' % (mpi,), 64) from None
+
+
+def _exchange_of_mpirun(world: int) -> Callable[[bytes], Sequence[bytes]]:
+    """An all-gather over the ranks of mpirun, by the library that the run has opened."""
+    mpi = ctypes.CDLL('libmpi.so.40', ctypes.RTLD_GLOBAL)
+    ranks, byte = (ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name))) for name in ('ompi_mpi_comm_world', 'ompi_mpi_byte'))
+
+    def exchange(own: bytes) -> Sequence[bytes]:
+        all_of_them = ctypes.create_string_buffer(max(1, len(own) * world))
+        code = mpi.MPI_Allgather(own, len(own), byte, all_of_them, len(own), byte, ranks)
+        if code != 0:
+            raise native.Error('MPI_Allgather returned %d' % code, 69)
+        return [all_of_them.raw[len(own) * rank:len(own) * (rank + 1)] for rank in range(world)]
+
+    return exchange
 
 
 def _exchange_of(exchange: Callable[[bytes], Sequence[bytes]], rank: int, world: int, raised: List[BaseException]) -> Any:

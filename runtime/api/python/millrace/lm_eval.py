@@ -5,7 +5,8 @@
 
     lm_eval.simple_evaluate(model=MillraceLM(run, 'tokenizer.json'), tasks=['hellaswag'])
 
-The run has weights and use_inference. Importing this module needs lm-eval; `import millrace` does not.
+The run has weights and use_inference. Of several ranks each makes the same call, and has the whole result: the requests are shared out among
+them, and bits are those of one rank. Importing this module needs lm-eval; `import millrace` does not.
 """
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -17,6 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from ._generate import Request
 from ._run import Run
+from ._shares import Shares
 from ._tokenizer import Tokenizer
 
 # What stands before a text, and what ends one, where nothing else is said: the first that there is.
@@ -28,7 +30,7 @@ _ENDS = ('<|endoftext|>', '<|end_of_text|>', '</s>', '<|im_end|>')
 class MillraceLM(TemplateLM):
     """A run as lm-eval's model.
 
-    run            one rank, which has weights and was made with use_inference
+    run            has weights and was made with use_inference
     tokenizer      a Tokenizer, the path of a tokenizer.json, or of a folder that has one
     prefix_token_id stands before a text that is scored without a context; None: the tokenizer's own beginning
     eot_token_id   ends a generated text; None: the tokenizer's own end, else the prefix
@@ -47,13 +49,11 @@ class MillraceLM(TemplateLM):
                  max_gen_toks: int = 256,
                  seed: int = 0) -> None:
         super().__init__()
-        if run.info.world != 1:
-            raise ValueError('a run of %d ranks: lm-eval gives its requests to one' % run.info.world)
         self.run = run
+        self._shares = Shares(run)
         self.tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.max_length = run.info.seq_len
         self.max_gen_toks = max_gen_toks
-        self._rows = run.info.eval_sequences
         self._prefix = self._found(prefix_token_id, self.tokenizer.encode('')[:1] + self._ids(_BEGINNINGS), 'prefix_token_id')
         self._eot = self._found(eot_token_id, self._ids(_ENDS) + [self._prefix], 'eot_token_id')
         self._seed = seed
@@ -90,19 +90,9 @@ class MillraceLM(TemplateLM):
     def _loglikelihood_tokens(self, requests: Sequence[Tuple[Any, List[int], List[int]]], **_: Any) -> List[Tuple[float, bool]]:
         """Of each request's continuation, behind its context; a context that is too long loses its front. Requests of equal ids are
         scored once; order and grouping change no bits."""
-        results: List[Tuple[float, bool]] = []
         cuts = [self._cut(context, continuation) for _, context, continuation in requests]
-        places: Dict[Tuple[int, ...], int] = {}
-        for ids, _ in cuts:
-            places.setdefault(ids, len(places))
-        texts, scored = list(places), []
-        for first in range(0, len(texts), self._rows):
-            scored += self._score(texts[first:first + self._rows])
-        for (ids, length), (key, _, continuation) in zip(cuts, requests):
-            logprobs, likeliest = scored[places[ids]]
-            found = range(len(ids) - 1 - length, len(ids) - 1)
-            result = sum(logprobs[t] for t in found), all(likeliest[t] == ids[t + 1] for t in found)
-            results.append(result)
+        results = self._shares.scores(cuts)
+        for (key, _, _), result in zip(requests, results):
             if key is not None:
                 self.cache_hook.add_partial('loglikelihood', key, result)
         return results
@@ -111,14 +101,6 @@ class MillraceLM(TemplateLM):
         if not continuation or len(continuation) > self.max_length:
             raise ValueError('a continuation of %d tokens; allowed are 1 to seq_len = %d' % (len(continuation), self.max_length))
         return tuple((list(context) + list(continuation))[-(self.max_length + 1):]), len(continuation)
-
-    def _score(self, texts: Sequence[Tuple[int, ...]]) -> List[Tuple[List[float], List[int]]]:
-        """One batch. Rows are padded behind their end, where no token before looks."""
-        width = self.max_length + 1
-        rows = [list(text) + [0] * (width - len(text)) for text in texts]
-        rows += [rows[0]] * (self._rows - len(rows))
-        scores = self.run.score(rows)
-        return list(zip(scores.logprobs.tolist(), scores.likeliest.tolist()))[:len(texts)]
 
     def loglikelihood_rolling(self, requests: List[Any], disable_tqdm: bool = False) -> List[float]:
         """Of whole texts, each token predicted once, as the harness cuts them."""
@@ -164,10 +146,15 @@ class MillraceLM(TemplateLM):
 
     def _generated(self, asked: List[Request], stops: List[List[str]]) -> List[str]:
         """A sample ends as soon as its text has a stop string."""
-        texts = [''] * len(asked)
-        with self.run.stream(asked, self.tokenizer) as events:
-            for event in events:
-                texts[event.request] += event.text or ''
-                if event.finish is None and any(stop in texts[event.request] for stop in stops[event.request] if stop):
-                    events.cancel(event.request)
+
+        def of_share(share: Sequence[int]) -> List[str]:
+            texts = [''] * len(share)
+            with self.run.stream([asked[number] for number in share], self.tokenizer) as events:
+                for event in events:
+                    texts[event.request] += event.text or ''
+                    if event.finish is None and any(stop in texts[event.request] for stop in stops[share[event.request]] if stop):
+                        events.cancel(event.request)
+            return texts
+
+        texts = self._shares.texts(asked, of_share)
         return [postprocess_generated_text(text, stop, None) for text, stop in zip(texts, stops)]
