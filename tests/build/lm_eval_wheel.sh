@@ -17,3 +17,8 @@ fi
 export PYTHONPATH=$folder/wheel HOME=$folder
 "$python" tests/golden/lm_eval_wheel.py >"$folder/said" 2>&1 || { tail -40 "$folder/said" >&2; exit 1; }
 grep -E '^trained|examples,' "$folder/said"
+# The requests of lm-eval, shared out among ranks: one result on all of them, and that of one rank.
+for ranks in 1 2 3; do
+  mpirun -n "$ranks" --oversubscribe --allow-run-as-root -x PYTHONPATH -x HOME "$python" tests/golden/lm_eval_ranks.py --mpi
+done >"$folder/ranks" 2>"$folder/said" || { tail -40 "$folder/said" >&2; exit 1; }
+[[ $(grep -c '^results ' "$folder/ranks") == 6 && $(grep '^results ' "$folder/ranks" | sort -u | wc -l) == 1 ]] || { cat "$folder/ranks" >&2; exit 1; }
