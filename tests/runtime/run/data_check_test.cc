@@ -1,5 +1,5 @@
-// Ids behind what is looked at when files are opened: found before the first step, by the rank whose
-// share they are in, and not looked at twice. Large files are holes, which cost no disk.
+// Ids behind what is looked at when files are opened: found before the first step, by the rank
+// whose share they are in, and not looked at twice. Large files are holes, which cost no disk.
 #include "runtime/run/data/data_check.h"
 
 #include <atomic>

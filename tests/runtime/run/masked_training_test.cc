@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "runtime/exec/logical_tensors.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"
@@ -252,6 +253,39 @@ TEST_CASE("documents of Megatron's index are those that an id ends", "[training]
   RequireError(ErrorCode::kConfig,
                {"data.end_of_document null", "ids.bin has no index of Megatron"},
                [&] { losses(false, "data.end_of_document=null"); });
+}
+
+// What a run tells people at level info.
+struct HeardLog : Log {
+  void Write(LogLevel level, LogScope, const std::string& text) noexcept override {
+    if (level == LogLevel::kInfo) said.push_back(text);
+  }
+  bool Wants(LogLevel level) const noexcept override { return level == LogLevel::kInfo; }
+  Words said;
+};
+
+TEST_CASE("a run whose files know documents says that they are not masked", "[training]") {
+  const auto said = [&](bool index, const std::string& mask) {
+    MaskedRun run(1, AllIds(), {}, {"data.loss_mask=null", "train.eval_every=0", mask});
+    if (index) {
+      const MegatronParts parts{
+          .dtype = 8, .lengths = {100, int32_t(kTokens) - 100}, .documents = {0, 1, 2}};
+      WriteBytes(run.path().substr(0, run.path().size() - 4) + ".idx", parts.Index());
+    }
+    HeardLog log;
+    test::TestRanks().Run(1, [&](const test::RankSetup& setup) {
+      Environment environment = setup.environment();
+      environment.log = &log;
+      Session session(run.config(), environment, {{"train"}, true});
+      TrainOptions options;
+      options.machine = FindMachine("cpu");
+      Train(session, options, std::atomic<bool>(false), {});
+    });
+    return HasWarning(log.said, {"data.document_mask is false", "Megatron's indices"});
+  };
+  CHECK(said(true, "data.document_mask=false"));
+  CHECK_FALSE(said(true, "data.document_mask=true"));
+  CHECK_FALSE(said(false, "data.document_mask=false"));
 }
 
 TEST_CASE("a run that goes on with other loss masks says so", "[training]") {
