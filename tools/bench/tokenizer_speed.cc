@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
       AppendDocuments(text, texts);
       bytes += std::ssize(text);
     }
-    TextEncoder encoder(tokenizer);
+    TextEncoder encoder(tokenizer, TextEncoder::kLargeCacheBytes);  // as `millrace tokenize`
     const EncodeOptions options = {SpecialText::kPlain, AroundText::kNothing};
     Hasher128 hash;
     std::vector<int32_t> ids;

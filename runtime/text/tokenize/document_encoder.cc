@@ -52,7 +52,8 @@ DocumentEncoder::DocumentEncoder(const Tokenizer* tokenizer, int64_t vocab,
     : vocab_(vocab), options_(options) {
   MR_CHECK(tokenizer != nullptr || options.form == DocumentForm::kIds, "{} without a tokenizer",
            Name(options.form));
-  if (options.form != DocumentForm::kIds) encoder_.emplace(*tokenizer);
+  if (options.form != DocumentForm::kIds)
+    encoder_.emplace(*tokenizer, TextEncoder::kLargeCacheBytes);
 }
 
 EncodedDocuments DocumentEncoder::Encode(const TextBlock& block) {

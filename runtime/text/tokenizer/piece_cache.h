@@ -1,60 +1,65 @@
-// Pieces that were encoded before, with their ids: a table of fixed size, of one thread. A bucket
-// is a cache line of two entries; a new one takes the place of the older. Only short pieces that
-// have few ids are kept, which is nearly all there are.
+// Pieces that were encoded before, with their ids: a table of fixed size, of one thread. Two
+// entries share a bucket; a new one takes the place of the older. An entry has kWords words of key
+// and as many bytes of ids, so that a bucket is a cache line (2 words: nearly all pieces of Latin
+// text) or two lines that lie side by side (4 words: long words, short clauses, what has many ids).
 #pragma once
+
+#include <sys/mman.h>
 
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <vector>
+#include <memory>
+#include <new>
 
 namespace millrace {
 
+template <int kWords>
 class PieceCache {
  public:
-  static constexpr int kMostBytes = 15;
-  static constexpr int kMostIds = 4;
+  static constexpr int kMostBytes = 8 * kWords - 1;
+  static constexpr int kMostIds = 2 * kWords;
 
-  // A piece of 1 to kMostBytes bytes, and how many they are, in two words.
-  struct Key {
-    uint64_t low, high;
-    bool operator==(const Key&) const = default;
-  };
-  struct alignas(32) Entry {
-    Key key = {0, 0};  // of an empty entry: no piece has length 0
-    std::array<int32_t, kMostIds> ids = {-1, -1, -1, -1};  // IdBuffer::kNoId behind the last
+  // A piece of 1 to kMostBytes bytes, then zeros; the last byte says how many they are.
+  using Key = std::array<uint64_t, kWords>;
+  struct alignas(16 * kWords) Entry {
+    Key key = {};                            // of an empty entry: no piece has length 0
+    std::array<int32_t, kMostIds> ids = {};  // IdBuffer::kNoId behind the last
   };
 
   // bytes: of the table, rounded down to a power of two, at least 4096.
   explicit PieceCache(int64_t bytes)
-      : buckets_(std::bit_floor(static_cast<uint64_t>(bytes < 4096 ? 4096 : bytes)) /
-                 sizeof(Bucket)),
-        shift_(64 - std::countr_zero(buckets_.size())) {}
+      : count_(std::bit_floor(static_cast<uint64_t>(bytes < 4096 ? 4096 : bytes)) / sizeof(Bucket)),
+        shift_(64 - std::countr_zero(count_)),
+        buckets_(Zeros(count_ * sizeof(Bucket)), &std::free) {}
 
   // `end`: of the text that the piece lies in, up to which may be read.
   static Key MakeKey(const uint8_t* piece, int64_t length, const uint8_t* end) {
-    Key key = {0, 0};
-    if (end - piece >= 16) {
-      std::memcpy(&key, piece, 16);
-      const int low_bits = length >= 8 ? 0 : int(8 * (8 - length));
-      const int high_bits = length <= 8 ? 64 : int(8 * (16 - length));
-      key.low = key.low << low_bits >> low_bits;
-      key.high = high_bits == 64 ? 0 : key.high << high_bits >> high_bits;
+    Key key = {};
+    if (end - piece >= int64_t{sizeof(Key)}) {
+      Key mask;
+      std::memcpy(&mask, kMask.data() + sizeof(Key) - length, sizeof(Key));
+      std::memcpy(&key, piece, sizeof(Key));
+      for (int i = 0; i < kWords; ++i) key[i] &= mask[i];
     } else {
       std::memcpy(&key, piece, static_cast<size_t>(length));
     }
-    key.high |= static_cast<uint64_t>(length) << 56;
+    key.back() |= static_cast<uint64_t>(length) << 56;
     return key;
   }
 
   // The key of the same bytes as a part of a piece, whose ids may be others.
   static Key OfPart(Key key) {
-    key.high |= uint64_t{1} << 63;
+    key.back() |= uint64_t{1} << 63;
     return key;
   }
 
-  void Prefetch(const Key& key) const { __builtin_prefetch(&buckets_[Place(key)]); }
+  void Prefetch(const Key& key) const {
+    const auto* const line = reinterpret_cast<const char*>(&buckets_[Place(key)]);
+    for (size_t at = 0; at < sizeof(Bucket); at += 64) __builtin_prefetch(line + at);
+  }
 
   const Entry* Find(const Key& key) const {
     const Bucket& bucket = buckets_[Place(key)];
@@ -67,20 +72,50 @@ class PieceCache {
     Bucket& bucket = buckets_[Place(key)];
     bucket.entries[1] = bucket.entries[0];
     Entry& entry = bucket.entries[0];
-    entry = Entry{.key = key};
+    entry.key = key;
+    entry.ids.fill(-1);
     std::memcpy(entry.ids.data(), ids, static_cast<size_t>(count) * sizeof(ids[0]));
   }
 
  private:
-  struct alignas(64) Bucket {
+  struct alignas(32 * kWords) Bucket {
     Entry entries[2];
   };
+  // From kMask[sizeof(Key) - n] on: n bytes that stay, then bytes that go.
+  static constexpr std::array<uint8_t, 2 * sizeof(Key)> kMask = [] {
+    std::array<uint8_t, 2 * sizeof(Key)> mask = {};
+    for (size_t i = 0; i < sizeof(Key); ++i) mask[i] = 0xff;
+    return mask;
+  }();
+
   uint64_t Place(const Key& key) const {
-    return ((key.low ^ key.high * 0xd6e8feb86659fd93u) * 0x9e3779b97f4a7c15u) >> shift_;
+    uint64_t hash = key[0];
+    for (int i = 1; i < kWords; ++i) hash = (hash ^ key[i] * 0xd6e8feb86659fd93u) * kOdd[i - 1];
+    return (hash * 0x9e3779b97f4a7c15u) >> shift_;
+  }
+  // 1 before the last word: with two words the hash is one product shorter.
+  static constexpr std::array<uint64_t, kWords - 1> kOdd = [] {
+    std::array<uint64_t, kWords - 1> odd;
+    odd.fill(0x9fb21c651e98df25u);
+    odd.back() = 1;
+    return odd;
+  }();
+
+  // Empty entries. A large table lies in large pages, where the machine has them: it is asked at
+  // random, and each small page would be a miss of its own.
+  static Bucket* Zeros(size_t bytes) {
+    constexpr size_t kLargePage = size_t{2} << 20;
+    void* const memory =
+        std::aligned_alloc(bytes < kLargePage ? alignof(Bucket) : kLargePage, bytes);
+    if (memory == nullptr) throw std::bad_alloc();
+    if (bytes >= kLargePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // if not, not
+    std::memset(memory, 0, bytes);
+    return static_cast<Bucket*>(memory);
   }
 
-  std::vector<Bucket> buckets_;
+  uint64_t count_;  // of buckets
   int shift_;
+  std::unique_ptr<Bucket[], decltype(&std::free)> buckets_;
 };
 
 }  // namespace millrace

@@ -12,6 +12,18 @@ namespace {
 
 constexpr int kBatch = 32;
 
+// Han and kana (lead bytes e3 to e9) are written without blanks: of them a piece is a clause. A
+// long one seldom comes again, but its parts do.
+bool IsClause(const uint8_t* begin, const uint8_t* end) {
+  return end - begin >= 3 && uint8_t(end[-3] - 0xe3) <= 0xe9 - 0xe3;
+}
+
+// Whether a piece is looked for as a whole.
+bool IsRemembered(const uint8_t* begin, const uint8_t* end) {
+  return end - begin <= PieceMemory::kMostShortBytes ||
+         (end - begin <= PieceMemory::kMostBytes && !IsClause(begin, end));
+}
+
 const uint8_t* BytesOf(std::string_view text) {
   return reinterpret_cast<const uint8_t*>(text.data());
 }
@@ -19,7 +31,7 @@ const uint8_t* BytesOf(std::string_view text) {
 }  // namespace
 
 TextEncoder::TextEncoder(const Tokenizer& tokenizer, int64_t cache_bytes)
-    : tokenizer_(tokenizer), cache_(cache_bytes), characters_(size_t{1} << kCharacterBits) {}
+    : tokenizer_(tokenizer), known_(cache_bytes), characters_(size_t{1} << kCharacterBits) {}
 
 std::vector<int32_t> TextEncoder::Encode(std::string_view text, const EncodeOptions& options) {
   std::vector<int32_t> ids;
@@ -80,38 +92,41 @@ void TextEncoder::EncodeSegment(std::string_view text, size_t stage, std::vector
                [&](std::string_view piece) { EncodeSegment(piece, stage + 1, ids); });
 }
 
-// A batch at a time: while keys are made, the cache's lines are on their way.
+// A batch at a time: while keys are made, the tables' lines are on their way.
 void TextEncoder::EncodePieces(SplitPattern pattern, std::string_view text,
                                std::vector<int32_t>& ids) {
   std::array<const uint8_t*, kBatch> ends;
-  std::array<PieceCache::Key, kBatch> keys;
+  std::array<PieceMemory::Key, kBatch> keys;
   IdBuffer out(ids);
   const uint8_t* const end = BytesOf(text) + text.size();
   for (const uint8_t* p = BytesOf(text); p < end;) {
     const int count = PieceEnds(pattern, p, end, kBatch, ends.data());
     const uint8_t* begin = p;
     for (int i = 0; i < count; begin = ends[i++]) {
-      if (ends[i] - begin > PieceCache::kMostBytes) continue;
-      keys[i] = PieceCache::MakeKey(begin, ends[i] - begin, end);
-      cache_.Prefetch(keys[i]);
+      if (!IsRemembered(begin, ends[i])) continue;
+      keys[i].Set(begin, ends[i] - begin, end);
+      known_.Prefetch(keys[i]);
     }
     for (int i = 0; i < count; p = ends[i++]) {
       const std::string_view piece(reinterpret_cast<const char*>(p), size_t(ends[i] - p));
-      if (std::ssize(piece) > PieceCache::kMostBytes)
-        EncodeLong(piece, out);
-      else if (const PieceCache::Entry* const entry = cache_.Find(keys[i]))
-        out.Take(entry->ids);
-      else
+      if (IsRemembered(p, ends[i]))
         EncodeShort(piece, keys[i], out);
+      else
+        EncodeLong(piece, out);
     }
   }
   out.Flush();
 }
 
-void TextEncoder::EncodeShort(std::string_view piece, const PieceCache::Key& key, IdBuffer& out) {
+inline void TextEncoder::EncodeShort(std::string_view piece, const PieceMemory::Key& key,
+                                     IdBuffer& out) {
+  if (known_.Take(key, out)) return;
   const int32_t whole = tokenizer_.WholePiece(piece);
-  if (whole < 0) return MergeShort(piece, key, out);
-  cache_.Insert(key, &whole, 1);
+  if (whole < 0) {
+    const bool clause = IsClause(BytesOf(piece), BytesOf(piece) + piece.size());
+    return MergeNew(piece, key, clause ? PieceMemory::Kept::kFew : PieceMemory::Kept::kAll, out);
+  }
+  known_.Insert(key, PieceMemory::Kept::kAll, &whole, 1);
   out.Take(IdBuffer::One(whole));
 }
 
@@ -125,29 +140,27 @@ void TextEncoder::EncodeLong(std::string_view piece, IdBuffer& out) {
     EncodeParts(piece, out);
 }
 
-// As EncodePieces, but that most parts of one character are known without the cache.
+// As EncodePieces, but that most parts of one character are known without the tables.
 void TextEncoder::EncodeParts(std::string_view piece, IdBuffer& out) {
   std::array<const uint8_t*, kBatch> ends;
-  std::array<PieceCache::Key, kBatch> keys;
+  std::array<PieceMemory::Key, kBatch> keys;
   const uint8_t* const end = BytesOf(piece) + piece.size();
   for (const uint8_t* p = BytesOf(piece); p < end;) {
     const int count = tokenizer_.borders().PartEnds(p, end, kBatch, ends.data());
     const uint8_t* begin = p;
     for (int i = 0; i < count; begin = ends[i++]) {
-      if (ends[i] - begin > PieceCache::kMostBytes || IsKnownKind(begin, ends[i])) continue;
-      keys[i] = PieceCache::OfPart(PieceCache::MakeKey(begin, ends[i] - begin, end));
-      cache_.Prefetch(keys[i]);
+      if (ends[i] - begin > PieceMemory::kMostBytes || IsKnownKind(begin, ends[i])) continue;
+      keys[i].SetPart(begin, ends[i] - begin, end);
+      known_.Prefetch(keys[i]);
     }
     for (int i = 0; i < count; p = ends[i++]) {
       const std::string_view part(reinterpret_cast<const char*>(p), size_t(ends[i] - p));
       if (IsKnownKind(p, ends[i]))
         out.Take(IdsOfCharacter(part));
-      else if (std::ssize(part) > PieceCache::kMostBytes)
+      else if (std::ssize(part) > PieceMemory::kMostBytes)
         out.Append(part.size(), [&](int32_t* places) { return Merge(part, places); });
-      else if (const PieceCache::Entry* const entry = cache_.Find(keys[i]))
-        out.Take(entry->ids);
-      else
-        MergeShort(part, keys[i], out);
+      else if (!known_.Take(keys[i], out))
+        MergeNew(part, keys[i], PieceMemory::Kept::kAll, out);
     }
   }
 }
@@ -163,10 +176,11 @@ const TextEncoder::CharacterIds& TextEncoder::IdsOfCharacter(std::string_view ch
   return known.ids;
 }
 
-void TextEncoder::MergeShort(std::string_view text, const PieceCache::Key& key, IdBuffer& out) {
-  out.Append(PieceCache::kMostBytes, [&](int32_t* places) {
+void TextEncoder::MergeNew(std::string_view text, const PieceMemory::Key& key,
+                           PieceMemory::Kept kept, IdBuffer& out) {
+  out.Append(PieceMemory::kMostBytes, [&](int32_t* places) {
     const size_t count = Merge(text, places);
-    if (count <= PieceCache::kMostIds) cache_.Insert(key, places, int64_t(count));
+    known_.Insert(key, kept, places, int64_t(count));
     return count;
   });
 }

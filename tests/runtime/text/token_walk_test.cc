@@ -203,6 +203,30 @@ TEST_CASE("a long piece that falls into parts has the ids of the whole", "[text]
   }
 }
 
+TEST_CASE("pieces of any length and number of ids are remembered with theirs", "[text]") {
+  const Tokenizer tokenizer(WholeDocument().dump(), "t");
+  const std::vector<std::string> words = {"a", "the",  "q\x01", "é",  "при",
+                                          "Ω", "中文", "の",    "한", "𠀀"};
+  Random random(5);
+  std::vector<std::string> texts;  // one piece each
+  std::set<std::pair<size_t, size_t>> kinds;
+  for (int i = 0; i < 3000; ++i) {
+    texts.push_back(RandomText(random, words, 1 + i % 12));
+    kinds.insert({std::min<size_t>(texts.back().size() / 16, 2),
+                  std::min<size_t>(Merged(tokenizer.model(), texts.back()).size() / 5, 2)});
+  }
+  REQUIRE(kinds.size() == 7);  // up to 15, 31, more bytes; up to 4, 9, more ids: what can be
+  for (const int64_t cache_bytes : {int64_t{4096}, TextEncoder::kCacheBytes}) {
+    TextEncoder encoder(tokenizer, cache_bytes);
+    for (int round = 0; round < 3; ++round)
+      for (const std::string& text : texts) {
+        CAPTURE(text, round);
+        REQUIRE(encoder.Encode(text) == Merged(tokenizer.model(), text));
+        if (round == 1) REQUIRE(encoder.Encode(text) == Merged(tokenizer.model(), text));
+      }
+  }
+}
+
 TEST_CASE("parts end where no token spans", "[text]") {
   const std::vector<std::string_view> tokens = {"中文", "文a", "é\xe4", "\xad\xe6"};
   const MergeBorders borders(tokens);
