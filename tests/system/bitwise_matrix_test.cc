@@ -1,4 +1,6 @@
 // One option at a time: each leaves every bit of a run as it was, and each visibly takes effect.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -25,8 +27,7 @@ bool OneBucketPerBlock(const AssembledRun& run) {
   return true;
 }
 
-void CheckBase(const Base& base) {
-  INFO(base.name);
+void CheckOptions(const Base& base) {
   const Outcome reference = RunTrial(base.trial);
   REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
   RequireCounters(base.trial, reference);
@@ -51,6 +52,12 @@ void CheckBase(const Base& base) {
     if (option.trouble && OneBucketPerBlock(outcome.run))
       CHECK(option.trouble(trial, outcome) == "");
   }
+}
+
+// A section of each base, which needs a name of its own in its test case: `-c NAME` runs one alone,
+// so that several processes share a card.
+void CheckBase(const Base& base) {
+  DYNAMIC_SECTION(base.name) { CheckOptions(base); }
 }
 
 void CheckBases(int world) {
@@ -96,6 +103,8 @@ TEST_CASE("blocks split over ranks: no option changes a bit, and each takes effe
       for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
         if (TestRanks().captures() && precision == Precision::kFp32) continue;
         Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, 2);
+        base.name += fmt::format(", replicate {} shard {}, {} strips", mesh.replicate, mesh.shard,
+                                 mesh.strips);
         base.trial.config.parallel.replicate = mesh.replicate;
         MakeTensor(base, mesh.tensor);
         base.trial.config.parallel.tensor_strips = mesh.strips;

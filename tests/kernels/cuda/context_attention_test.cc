@@ -93,11 +93,13 @@ TEST_CASE("our own kernels: a rank's rows of split attention, f32 and bf16", "[c
   own.attention = cuda::OwnAttention;
   own.attention_grad = cuda::OwnAttentionGrad;
   for (ContextSizes s : kCases) {
-    CheckSplit(s, own, kFewF32);
-    s.dtype = DType::kBF16;
-    CheckSplit(s, own, kFewBf16);
-    s.window = s.chunk + 3;  // begins within another chunk than it ends
-    CheckSplit(s, own, kFewBf16);
+    DYNAMIC_SECTION(s.ranks << " ranks, chunks of " << s.chunk) {
+      CheckSplit(s, own, kFewF32);
+      s.dtype = DType::kBF16;
+      CheckSplit(s, own, kFewBf16);
+      s.window = s.chunk + 3;  // begins within another chunk than it ends
+      CheckSplit(s, own, kFewBf16);
+    }
   }
 }
 
