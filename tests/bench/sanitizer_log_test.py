@@ -100,7 +100,13 @@ MPIRUN = """#!/bin/bash
 while [[ $1 != *compute-sanitizer ]]; do shift; done
 "$@"; "$@"
 """
-PROGRAM = "#!/bin/bash\necho 'All tests passed (7 assertions in 2 test cases)'\n"
+# Catch2 exits with the number of names that it lists. What each process was asked is kept, and one case can be told to fail.
+PROGRAM = """#!/bin/bash
+if [[ $* == *--list-test-names-only* ]]; then printf 'one case\\nanother, with a comma\\n'; exit 2; fi
+echo "$*" >>"$FINDS/asked"
+[[ ! -e $FINDS/fails || $* != *"$(cat "$FINDS/fails")" ]] || { echo 'test cases: 1 | 1 failed'; exit 1; }
+echo 'All tests passed (7 assertions in 2 test cases)'
+"""
 
 
 class Script(unittest.TestCase):
@@ -145,7 +151,9 @@ class Script(unittest.TestCase):
         code, out, err = self.run_script()
         self.assertEqual(code, 0, out + err)
         self.assertEqual(out.count("| pass |"), 43)  # 4 planted, 4 tools x 10, less matmul under racecheck
-        self.assertIn("peer_test", "".join(self.ran()))
+        ran = self.ran()
+        self.assertIn("peer_test", "".join(ran))
+        self.assertEqual([ran.count(f"{tool} contract_test") for tool in ("memcheck", "racecheck")], [1, 2])
         self.assertEqual(self.run_script()[0], 0)
         self.assertEqual(self.ran(), [])
 
@@ -159,6 +167,19 @@ class Script(unittest.TestCase):
         os.remove(os.path.join(self.finds, "racecheck.rows_test"))
         self.assertEqual(self.run_script("--only", "rows_test|planted")[0], 0)
         self.assertEqual(self.ran(), ["racecheck rows_test"])
+
+    def test_a_row_of_a_process_per_case(self):
+        def row():
+            code, out, err = self.run_script("--only", "racecheck.contract_test", "--jobs", "2")
+            return code, next(line for line in out.splitlines() if line.startswith("| racecheck | contract_test |"))
+        code, line = row()
+        self.assertEqual((code, line.split("|")[3].strip()), (0, "4"), line)  # two of each process
+        with open(os.path.join(self.finds, "asked")) as file:
+            self.assertEqual(sorted(file.read().splitlines()), ["--use-colour no another\\, with a comma", "--use-colour no one case"])
+        os.remove(os.path.join(self.root, "out", "rows", "racecheck.contract_test.json"))
+        self.write("finds/fails", "comma")
+        self.assertEqual(row()[0], 1)
+        self.assertIn("of 2 ranks 1 say that all tests passed", row()[1])
 
     def test_a_tool_that_is_blind_is_said(self):
         os.remove(os.path.join(self.finds, "memcheck.planted_faults"))
