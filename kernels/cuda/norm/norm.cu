@@ -5,7 +5,8 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kForwardThreads = 256;  // or a row's warps, if those are more
+constexpr int kForwardThreads = 256;          // or a row's warps, if those are more
+static_assert(kForwardThreads == 8 * kWarp);  // Group::Sync
 
 // sum / columns without a division: the quotient's remainder is divided once more.
 __device__ __forceinline__ double Mean(double sum, const NormArgs& a) {

@@ -90,6 +90,8 @@ __device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x,
   return dx;
 }
 
+static_assert(NormGradGroups({2, 1}) == 4 && NormGradGroups({4, 1}) == 2);  // Group::Sync
+
 // Leaves the block's column sums in its partials: groups are added in order, in double. All threads
 // of the block are done with what `shared` held before.
 template <int P, bool kBias>

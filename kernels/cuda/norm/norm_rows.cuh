@@ -5,6 +5,20 @@
 
 namespace millrace::cuda {
 
+// Waits for the kThreads threads of one of a block's groups, which are numbered from 1: 0 is
+// __syncthreads. Number and threads stand in the instruction, not in a register: racecheck counts
+// arrivals there as arrivals at other barriers, too, and reports what those keep apart.
+template <int kThreads, int kLast, int kNumber = 1>
+__device__ __forceinline__ void SyncGroup(int number) {
+  if constexpr (kNumber < kLast) {
+    if (number != kNumber) {
+      SyncGroup<kThreads, kLast, kNumber + 1>(number);
+      return;
+    }
+  }
+  asm volatile("bar.sync %0, %1;" : : "n"(kNumber), "n"(kThreads) : "memory");
+}
+
 // A group is the `warps` warps that share a row.
 struct Group {
   int index;  // of the block's groups
@@ -21,10 +35,15 @@ struct Group {
         threads(row_warps * kWarp) {}
   // First column of this thread's k-th pack.
   __device__ int column(int k) const { return (thread + k * threads) * kPack; }
-  // Waits for the group's threads alone; barrier 0 is __syncthreads's. At most
-  // eight groups of several warps.
+  // Waits for the group's threads alone. Where groups of several warps share a block, it has eight
+  // warps.
   __device__ void Sync() const {
-    asm volatile("bar.sync %0, %1;" : : "r"(index + 1), "r"(threads) : "memory");
+    if (count == 1)
+      __syncthreads();
+    else if (warps == 2)
+      SyncGroup<2 * kWarp, 4>(index + 1);
+    else
+      SyncGroup<4 * kWarp, 2>(index + 1);
   }
 };
 
