@@ -6,6 +6,7 @@ namespace millrace::cuda {
 namespace {
 
 constexpr int kForwardThreads = 256;          // or a row's warps, if those are more
+constexpr int64_t kFewBlocks = 128;           // fewer than a GPU has multiprocessors
 static_assert(kForwardThreads == 8 * kWarp);  // Group::Sync
 
 // sum / columns without a division: the quotient's remainder is divided once more.
@@ -49,7 +50,9 @@ __device__ __forceinline__ void Fetch(const Rows& rows, int c) {
 
 // out = (s - mean) * rstd * weight + bias, one row per group. With kWhole weights are on their way
 // before the sums, and there is half of the code: in a step that decodes one row, a kernel takes as
-// long as what it waits for, its instructions among it. The bits are the same.
+// long as what it waits for, its instructions among it. With many rows the registers that hold
+// weights are those of other blocks: 65536 rows of 768 take 2.5 times as long. The bits are the
+// same.
 template <Elements E, int P, bool kWhole>
 __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   if constexpr (kWhole) {
@@ -184,7 +187,7 @@ void LaunchNorm(const NormArgs& args, Elements elements, const Launch& launch) {
   if (args.rows == 0 || args.columns == 0) return;
   const int threads = max(kForwardThreads, args.shape.warps * kWarp);
   const int64_t blocks = CeilDiv(args.rows, threads / (args.shape.warps * kWarp));
-  bool whole = args.columns % kPack == 0;
+  bool whole = blocks <= kFewBlocks && args.columns % kPack == 0;
   for (const Rows* rows : {&args.x, &args.residual, &args.sum, &args.out, &args.weight, &args.bias})
     whole &= rows->data == nullptr || rows->wide;
   DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
