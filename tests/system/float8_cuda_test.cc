@@ -93,30 +93,35 @@ TEST_CASE("twenty steps in FP8 on a GPU give the CPU's losses, as far as roundin
   }
 }
 
+// What may not change a bit there.
+void CheckBits(LinearEncoding linear) {
+  const Family family = linear == LinearEncoding::kFp8Tensor ? Family::kGpt2 : Family::kLlama;
+  Base base = GpuBase(family, linear, Precision::kBf16, 2);
+  base.trial.steps = 4;
+  base.trial.config.execution.deterministic = true;
+  INFO(base.name);
+  const Outcome reference = RunTrial(base.trial);
+  REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
+  const auto with = [&](const char* name, auto&& change) {
+    INFO(name);
+    Trial trial = base.trial;
+    change(trial.config);
+    CHECK(RunTrial(trial).Bits() == reference.Bits());
+  };
+  with("again", [](Config&) {});
+  with("graph off", [](Config& c) { c.execution.graph = GraphMode::kOff; });
+  with("checked", [](Config& c) { c.execution.checked = true; });
+  with("recompute block", [](Config& c) { c.memory.recompute = Recompute::kBlock; });
+  with("concat direct", [](Config& c) { c.sharding.grad_concat = GradConcat::kDirect; });
+  with("concat every", [](Config& c) { c.sharding.grad_concat = GradConcat::kEvery; });
+  Trial compute = base.trial;
+  compute.config.precision.linear = LinearEncoding::kCompute;
+  CHECK(RunTrial(compute).Bits() != reference.Bits());
+}
+
 TEST_CASE("FP8 on a GPU: what may not change a bit does not, and FP8 is at work", "[fp8]") {
   for (const LinearEncoding linear : kEncodings) {
-    const Family family = linear == LinearEncoding::kFp8Tensor ? Family::kGpt2 : Family::kLlama;
-    Base base = GpuBase(family, linear, Precision::kBf16, 2);
-    base.trial.steps = 4;
-    base.trial.config.execution.deterministic = true;
-    INFO(base.name);
-    const Outcome reference = RunTrial(base.trial);
-    REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
-    const auto with = [&](const char* name, auto&& change) {
-      INFO(name);
-      Trial trial = base.trial;
-      change(trial.config);
-      CHECK(RunTrial(trial).Bits() == reference.Bits());
-    };
-    with("again", [](Config&) {});
-    with("graph off", [](Config& c) { c.execution.graph = GraphMode::kOff; });
-    with("checked", [](Config& c) { c.execution.checked = true; });
-    with("recompute block", [](Config& c) { c.memory.recompute = Recompute::kBlock; });
-    with("concat direct", [](Config& c) { c.sharding.grad_concat = GradConcat::kDirect; });
-    with("concat every", [](Config& c) { c.sharding.grad_concat = GradConcat::kEvery; });
-    Trial compute = base.trial;
-    compute.config.precision.linear = LinearEncoding::kCompute;
-    CHECK(RunTrial(compute).Bits() != reference.Bits());
+    DYNAMIC_SECTION(Name(linear)) { CheckBits(linear); }
   }
 }
 
