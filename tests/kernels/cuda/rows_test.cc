@@ -65,6 +65,44 @@ TEST_CASE("norm") {
   }
 }
 
+// Few rows have a kernel of their own, with the weights on their way before the sums.
+TEST_CASE("a row's norm has the same bits among few rows and among many") {
+  Both both;
+  Random random(13);
+  for (const NormCase& c : kNorms) {
+    constexpr int64_t kFew = 24;
+    if (c.rows <= kFew) continue;
+    Memory memory;
+    NormOp<TensorView> many{};
+    many.kind = c.kind;
+    many.x = memory.NewRandom(random, c.dtype, {c.rows, c.columns}, Strides::kDense, 3);
+    many.weight = memory.NewRandom(random, c.dtype, {c.columns});
+    if (c.kind == NormKind::kLayer) {
+      many.bias = memory.NewRandom(random, DType::kF32, {c.columns});
+      many.mean = memory.New(DType::kF32, {c.rows});
+    }
+    if (c.rows % 2 == 0) {
+      many.residual = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
+      many.sum = memory.New(c.dtype, {c.rows, c.columns});
+    }
+    many.rstd = memory.New(DType::kF32, {c.rows});
+    many.out = memory.New(c.dtype, {c.rows, c.columns});
+    const auto first = [&](TensorView view) {
+      if (view && view.layout.dims[0] == c.rows) view.layout.dims[0] = kFew;
+      return view;
+    };
+    const NormOp<TensorView> few =
+        ConvertOp<NormOp, TensorView, TensorView>(CopyOf(memory, many), first);
+    both.OnGpu(&KernelTable::norm, many);
+    both.OnGpu(&KernelTable::norm, few);
+    INFO(ToString(many.x.layout));
+    CHECK(SameBits(few.out, first(many.out)));
+    CHECK(SameBits(few.rstd, first(many.rstd)));
+    if (few.mean) CHECK(SameBits(few.mean, first(many.mean)));
+    if (few.sum) CHECK(SameBits(few.sum, first(many.sum)));
+  }
+}
+
 TEST_CASE("norm_grad") {
   Both both;
   Random random(2);
