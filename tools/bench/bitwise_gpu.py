@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """The promise of deterministic execution at benchmark sizes: options that may not change a bit do not.
 
-  python3 tools/bench/bitwise_gpu.py CONFIG [--ranks 1] [--steps 100] [--only NAME,...] [--binary bin/millrace] [--set key=value]...
+  python3 tools/bench/bitwise_gpu.py CONFIG [--ranks 1] [--steps 100] [--only NAME,...] [--binary bin/millrace] [--set key=value]... [--out FILE.json]
 
 Trains CONFIG once per option on synthetic tokens with execution.deterministic=true and compares every loss's bits, every
 gradient norm and the hashes of parameters and moments with those of the first run. One more run stops half-way and is resumed. Algorithms
 are tuned once, by the first run, for all of them.
-Prints a Markdown table; exit code 1 when anything differs.
+Prints a Markdown table, and keeps its rows in FILE.json; exit code 1 when anything differs.
 """
-import argparse, datetime, os, shutil, sys, tempfile
-import runs
+import argparse, datetime, json, os, shutil, sys, tempfile
+import results, runs
 
 OPTIONS = [
     ("base: graph step", []),
@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--binary", default="bin/millrace")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out")
     args = parser.parse_args()
     program = runs.Program(args.binary, args.ranks)
     chosen = [o for o in OPTIONS if not args.only or o[0] in args.only.split(",") or o is OPTIONS[0]]
@@ -113,11 +114,16 @@ def main():
     finally:
         shutil.rmtree(root, ignore_errors=True)
     options = "".join(f" --set {s}" for s in args.set) + (f" --only '{args.only}'" if args.only else "")
-    print(f"\n`python3 tools/bench/bitwise_gpu.py {args.config} --ranks {args.ranks} --steps {args.steps}{options}`, "
-          f"{runs.host_of(args.binary)}, {datetime.date.today()}; deterministic.\n")
+    command, host = f"python3 tools/bench/bitwise_gpu.py {args.config} --ranks {args.ranks} --steps {args.steps}{options}", runs.host_of(args.binary)
+    print(f"\n`{command}`, {host}, {datetime.date.today()}; deterministic.\n")
     print("| option | losses, norms, hashes | last loss | step ms (median) | plan |\n|---|---|---|---|---|")
     for name, verdict, loss, step_ms, plan in rows:
         print(f"| {name} | {verdict} | {loss:.6f} | {step_ms:.2f} | {plan} |")
+    if args.out:
+        keys = ("option", "verdict", "last_loss", "step_ms", "plan")
+        with open(args.out, "w") as file:
+            json.dump(dict(device=host, date=str(datetime.date.today()), sources=results.commit_of(args.binary), command=command,
+                           rows=[dict(zip(keys, row)) for row in rows]), file, indent=1)
     return 1 if failed else 0
 
 
