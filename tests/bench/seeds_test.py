@@ -141,7 +141,7 @@ class OnDevices(unittest.TestCase):
         def groups(ranks):
             return {line.split('/')[0] for line in run('--device', 'any', '--ranks', ranks, '--list').stdout.splitlines()}
         one, two = groups('1'), groups('2')
-        self.assertEqual(one - two, {'nemotron_h_1b on 1'})
+        self.assertEqual(one - two, {'nemotron_h_1b on 1', "one GPU at Llama 8B's width", 'profile of a short step'})
         self.assertEqual(two - one, {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2'})
         self.assertIn('allocators on a hybrid', one & two)
 
@@ -246,6 +246,17 @@ class Files(unittest.TestCase):
         self.assertEqual(seed_page.COLUMNS['step'][1](rows, None), '2.00 (1.00, 2.00)')
         self.assertEqual(seed_page.COLUMNS['verdict'][1](rows, [dict(result=dict(step_ms_samples=[2.5]))]), '1.250x faster')
 
+    def test_a_profile_has_the_kinds_of_all_variants(self):
+        def row(variant, round_, times, **us):
+            return dict(id=f'{variant}{round_}', group='profile of a short step', variant=variant, result=dict(step_ms_samples=times, trace_us=us))
+        group = next(g for g in seed_groups.on_devices() if g.name == 'profile of a short step')
+        rows = [row('off', 1, [3.0] * 3, matmul=9.0, cast=40.0), row('off', 2, [3.0] * 3, matmul=11.0, cast=50.0),
+                row('step', 1, [2.0] * 3, matmul=10.0, adamw=8.0)]
+        text = seed_page.group_text(group, rows)
+        self.assertEqual(text[2:8], ['| op | off | step |', '|---|--:|--:|', '| cast | 50 |  |', '| matmul | 11 | 10 |', '| adamw |  | 8 |',
+                                     '| all | 61 | 18 |'])
+        self.assertIn('| the step, ms (p10, p90) | 3.00 (3.00, 3.00) | 2.00 (2.00, 2.00) |', text)
+
     def test_a_table_is_of_the_file_that_has_most_of_it(self):
         def file(date, **groups):
             rows = [dict(id=f'{g}/{i}', group=g, date=date, **(dict(result={}) if i < n else dict(error='no'))) for g, n in groups.items() for i in range(4)]
@@ -289,12 +300,18 @@ class Files(unittest.TestCase):
                 row['ours'] = {}
         def slower_products(data):
             data['ops']['GPT-2 124M, B 64 fp8_tensor']['matmul'] *= 2
+        def slower_norm(data):
+            data['rows'][0]['us'] *= 2
+        def other_bits(data):
+            data['rows'][-1]['verdict'] = 'differ from step 3'
         now = tables.README.read_text()
         for file, change, was, said in (('decode_h200', slower_step, '| gpt2_124m | 1 | 2,493 | 0.401 ', '| gpt2_124m | 1 | 1,247 | 0.802 '),
                                         ('hybrids_h200', faster_peer, '| 128, even | 594 | 459 | 1.29 |', '| 128, even | 594 | 1189 | 0.50 |'),
                                         ('step_gate_h200-x2', slower_program, ' | 1.0007 | ', ' | 2.0013 | '),
                                         ('sanitizers_h100', clean, '| mamba_test | 0 | 6 | 0 | 0 |', '| mamba_test | 0 | 0 | 0 | 0 |'),
-                                        ('fp8_h100', slower_products, ' | 1.044 | 55.6 | ', ' | 1.044 | 111.2 | ')):
+                                        ('fp8_h100', slower_products, ' | 1.044 | 55.6 | ', ' | 1.044 | 111.2 | '),
+                                        ('rows_h100', slower_norm, '65536 x 768 | 75.8 | 270.9 |', '65536 x 768 | 151.6 | 270.9 |'),
+                                        ('bitwise_h100', other_bits, '| recompute block | same |', '| recompute block | differ from step 3 |')):
             with self.subTest(file), tempfile.TemporaryDirectory() as folder:
                 shutil.copytree(BENCH / 'results', folder, dirs_exist_ok=True)
                 path = pathlib.Path(folder) / (file + '.json')
@@ -327,7 +344,7 @@ class Files(unittest.TestCase):
             for group in groups:
                 self.assertIn(group.seed, seed_groups.SEEDS)
                 self.assertTrue(hasattr(seeds.Rows, group.verb))
-                if not group.columns[0].startswith('update') or group.columns[0] == 'update_in_step':
+                if group.columns != ['profile'] and (not group.columns[0].startswith('update') or group.columns[0] == 'update_in_step'):
                     self.assertLessEqual(set(group.columns), set(seed_page.COLUMNS), group.name)
 
 

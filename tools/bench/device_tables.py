@@ -107,3 +107,25 @@ def fp8(folder):
     return [f"`{data['command']}`, {data['device']}, {data['sources']}, {data['date']}: ms of a step, the median (least, most) of the medians of {data['rounds']} rounds of 10 steps, taken in turn;",
             "ms of its products and of quantising, each op alone. Quantising moves 2,436 to 2,658 GB/s counted over what must move, where a copy of 1 GiB moves 2,444 (`rows_bench quantize`).", "",
             *table(["case", "precision.linear", "step, ms", "x compute", "products, ms", "quantising, ms"], lines)]
+
+
+def rows(folder):
+    """Kernels that move bytes, of rows_bench: those below 85 % of a copy's rate and those that were so, the others as a range. A share says something from 64 MiB on."""
+    data = load(folder / "rows_h100.json")
+    large = [row for row in data["rows"] if row["us"] * row["gb_per_s"] * 1e3 >= 64 << 20]
+    before = {(row["op"], row["sizes"]): row["us"] for row in data["before"]["rows"]}
+    shown = [row for row in large if row["low"] or row["op"].startswith(("norm", "cross_entropy"))]
+    shares = sorted(row["of_copy"] for row in large if row not in shown)
+    was = lambda row: f"{before[row['op'], row['sizes']]:.1f}" if (row["op"], row["sizes"]) in before else ""
+    lines = [[row["op"], row["sizes"], f"{row['us']:.1f}", was(row), f"{row['gb_per_s']:.0f}", f"{row['of_copy']}%" + (" LOW" if row["low"] else "")] for row in shown]
+    low = sum(row["low"] for row in large)
+    return [f"`{data['command']}`, {data['device']}, of {data['sources']}, {data['date']}: of {len(large)} rows that move 64 MiB or more {len(large) - low} reach 85 % of what a copy of",
+            f"1 GiB moves ({data['copy_gb_per_s']:.0f} GB/s, read plus written); the others are marked LOW. The {len(shares)} rows that are not here have {shares[0]} to {shares[-1]} %.",
+            f"\"was\": {data['before']['sources']} in the same call.", "", *table(["op", "sizes", "us", "was", "GB/s", "of copy"], lines)]
+
+
+def bitwise(folder):
+    """The rows that the tables of 2026-11-21 lack (HISTORY.md)."""
+    data = load(folder / "bitwise_h100.json")
+    lines = [[row["option"], row["verdict"], f"{row['last_loss']:.6f}", row["plan"]] for row in data["rows"]]
+    return [f"`{data['command']}`, {data['device']}, commit {data['sources']}, {data['date']}:", "", *table(["option", "losses, norms, hashes", "last loss", "plan"], lines)]

@@ -71,6 +71,18 @@ def hybrid_pools():
                  HYBRID_POOLS, ["pool_" + a for a in (*ALLOCATORS, "lower_bound")] + ["packed_arena", "arena_bound"], verb="pool", rounds=1)
 
 
+def on_one_gpu():
+    """With --ranks 1: bits at a width that fits one card, and where a step's time goes before and after an option."""
+    small = ["train.micro_batch=1", "model.seq_len=128"]
+    return [
+        Group("one GPU at Llama 8B's width", "graphs", "Eight layers at Llama 8B's width, vocabulary 32000, T 2048, B 1 on one GPU, 20 deterministic steps.", "llama_8b.json",
+              ["model.layers=8", "model.vocab=32000", "model.seq_len=2048", "execution.deterministic=true"], {name: GRAPHS[name] for name in ("off", "step", "microbatch")},
+              ["bits"], verb="train", steps=20, rounds=1, ranks=1),
+        Group("profile of a short step", "update", "GPT-2 124M, B 1, T 128 on one GPU: a step's microseconds by kind of op, both rounds' median.", "gpt2_124m.json", small,
+              {name: GRAPHS[name] for name in ("off", "step")}, ["profile"], flags=("trace",), ranks=1, steps=50),
+    ]
+
+
 def hybrids():
     """On two GPUs, and with --ranks 1 on one."""
     sdpa, groups = ["--sdpa", "cudnn"], []
@@ -166,7 +178,7 @@ def on_devices():
     sums = ["train.accumulate=8", "train.micro_batch=8"]
     groups.append(Group("synchronisations", "options", "GPT-2 355M, B 8, accumulate 8.", "gpt2_355m.json", sums, {
         "sync last": ["sharding.grad_sync=last"], "sync every": ["sharding.grad_sync=every"]}, STEP + ["reduced", "arena", "device"], steps=10, warmup=3))
-    return groups + axes() + hybrids()
+    return groups + axes() + hybrids() + on_one_gpu()
 
 
 TINY = {

@@ -129,6 +129,17 @@ def update_kernels(rows):
     return table(["issued", "kernels"], [[u["name"], str(u["kernels"])] for u in rows[0]["result"]["updates"]])
 
 
+def profile(fine):
+    """Where a step's time goes, kind by kind, in the variants beside each other: the most first. All streams together, so a sum may be more than the step."""
+    kinds = {v: {k: results.quantile([row["result"]["trace_us"].get(k, 0) for row in rows], 0.5) for row in rows for k in row["result"]["trace_us"]}
+             for v, rows in fine.items()}
+    most = {k: max(of.get(k, 0) for of in kinds.values()) for of in kinds.values() for k in of}
+    lines = [[k, *(f"{of[k]:.0f}" if k in of else "" for of in kinds.values())] for k in sorted(most, key=most.get, reverse=True)]
+    lines += [["all", *(f"{sum(of.values()):.0f}" for of in kinds.values())],
+              ["the step, ms (p10, p90)", *(interval(pooled(rows, "step_ms_samples")) for rows in fine.values())]]
+    return table(["op", *fine], lines)
+
+
 def group_text(group, rows):
     """Of one comparison: its table, and what has no figure."""
     fine = {v: [r for r in rows if r["variant"] == v and "result" in r] for v in [*group.variants, *group.peers]}
@@ -138,6 +149,8 @@ def group_text(group, rows):
         text = [f"**{group.name}.** {group.title} `{group.config if isinstance(group.config, str) else 'a small model'}` with `{' '.join(group.common)}`.", ""]
     if fine and group.columns[0].startswith("update"):
         text += (updates if group.columns == ["updates"] else update_kernels)(next(iter(fine.values())))
+    elif fine and group.columns == ["profile"]:
+        text += profile(fine)
     elif fine:
         base = next(iter(fine.values()))
         heads, cells = zip(*(COLUMNS[name] for name in group.columns))
