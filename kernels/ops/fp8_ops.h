@@ -12,6 +12,8 @@
 // Payload  x / scale, rounded to f32, rounded to the format as float8.h says. A finite value
 //          saturates; NaN and infinities become NaN and leave the scale alone, so that each product
 //          that they enter is NaN.
+// Magnitude  f32 [1], optional, where all elements share a scale: x's largest finite magnitude,
+//          which the op that wrote x has formed (model_ops.h). So x is read once.
 // Turned   A second form of x from the same reading of it, for products that sum along the other
 //          dim. Without scales of its own it has those of `out`.
 #pragma once
@@ -45,10 +47,11 @@ template <class V>
 struct QuantizeOp : QuantizeAttrs {
   using Attrs = QuantizeAttrs;
   static constexpr const char* kName = "quantize";
-  V x, out, scales, turned, turned_scales;
+  V x, magnitude, out, scales, turned, turned_scales;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
+    f(s.magnitude, Access::kRead, "magnitude");
     f(s.out, Access::kWrite, "out");
     f(s.scales, Access::kWrite, "scales");
     f(s.turned, Access::kWrite, "turned");

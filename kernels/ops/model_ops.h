@@ -17,6 +17,9 @@
 //          sequences end to end: documents[b,t] is the first position of that which t is in, t
 //          itself or that of t - 1, and 0 at t = 0. Positions count from there, and nothing looks
 //          beyond it. Absent: a row is one. Not where rows are split over ranks.
+// Magnitude  An optional operand `magnitude` f32 [1]: of what it holds, which is not negative, and
+//          the largest finite magnitude of a result as stored, the greater. Who quantizes that
+//          result (fp8_ops.h) need not look for it once more.
 // Scratch  Contents are undefined before and after; its size is WorkspaceBytes(op, backend)
 //          (kernels/ops/cost.h).
 #pragma once
@@ -113,7 +116,7 @@ enum class NormKind { kLayer, kRms };
 // rms:   out = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + eps) (arXiv 1910.07467).
 // x, residual, sum, out any [R,C]; weight, bias any [C]; mean (layer only), rstd f32 [R].
 // `sum` may be x or residual itself (in place). Bits do not depend on whether the addition is
-// fused.
+// fused. magnitude: of out.
 struct NormAttrs {
   NormKind kind = NormKind::kLayer;
   float eps = 1e-5f;
@@ -123,7 +126,7 @@ template <class V>
 struct NormOp : NormAttrs {
   using Attrs = NormAttrs;
   static constexpr const char* kName = "norm";
-  V x, residual, weight, bias, sum, out, mean, rstd;
+  V x, residual, weight, bias, sum, out, mean, rstd, magnitude;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
@@ -134,6 +137,7 @@ struct NormOp : NormAttrs {
     f(s.out, Access::kWrite, "out");
     f(s.mean, Access::kWrite, "mean");
     f(s.rstd, Access::kWrite, "rstd");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
   }
 };
 
@@ -142,7 +146,7 @@ struct NormOp : NormAttrs {
 // d_x = dnorm/dx(d_out) (+ d_bypass);
 // d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out.
 // d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself; d_weight, d_bias any
-// dtype.
+// dtype. magnitude: of d_x.
 struct NormGradAttrs {
   NormKind kind = NormKind::kLayer;
   Update weight_update = Update::kOverwrite;
@@ -153,7 +157,7 @@ template <class V>
 struct NormGradOp : NormGradAttrs {
   using Attrs = NormGradAttrs;
   static constexpr const char* kName = "norm_grad";
-  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, scratch;
+  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, magnitude, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.d_out, Access::kRead, "d_out");
@@ -165,6 +169,7 @@ struct NormGradOp : NormGradAttrs {
     f(s.d_x, Access::kWrite, "d_x");
     f(s.d_weight, Updated{s.weight_update}, "d_weight");
     f(s.d_bias, Updated{s.bias_update}, "d_bias");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -232,7 +237,8 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 // view. Instead a and b may both be FP8, with scales as fp8_ops.h says; then `scaling` is not
 // kNone. kBias: + bias[n]. kGelu, kBiasGelu: tanh-GELU of that, and `pre` [M,N] receives the value
 // before it. kGeluGrad: times the derivative of tanh-GELU at `pre`, which is read: the gradient
-// with respect to what went into a GELU. Nothing overlaps `pre`.
+// with respect to what went into a GELU. Nothing overlaps `pre`. magnitude: of out, behind a GELU
+// or its derivative.
 // Rounding  kOnce: the f32 product is complete before it is rounded to out's dtype or added to what
 //           is there, in one rounding, and it has the bits that a dense f32 `out` would receive. So
 //           overwriting a temporary and adding it later (ConcatOp) gives the bits of writing or
@@ -269,7 +275,7 @@ template <class V>
 struct MatmulOp : MatmulAttrs {
   using Attrs = MatmulAttrs;
   static constexpr const char* kName = "matmul";
-  V a, b, a_scales, b_scales, bias, places, out, pre, scratch;
+  V a, b, a_scales, b_scales, bias, places, out, pre, magnitude, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.a, Access::kRead, "a");
@@ -280,6 +286,7 @@ struct MatmulOp : MatmulAttrs {
     f(s.places, Access::kRead, "places");
     f(s.out, Updated{s.update}, "out");
     f(s.pre, s.epilogue == Epilogue::kGeluGrad ? Access::kRead : Access::kWrite, "pre");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
     f(s.scratch, Access::kScratch, "scratch");
   }
   template <class Self, class F>
@@ -289,7 +296,7 @@ struct MatmulOp : MatmulAttrs {
 };
 
 // out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.
-// x any [M,N] (row-strided), out any [N].
+// x any [M,N] (row-strided), out any [N]. magnitude: of x.
 struct ColumnSumAttrs {
   Update update = Update::kOverwrite;
   bool operator==(const ColumnSumAttrs&) const = default;
@@ -298,11 +305,12 @@ template <class V>
 struct ColumnSumOp : ColumnSumAttrs {
   using Attrs = ColumnSumAttrs;
   static constexpr const char* kName = "column_sum";
-  V x, out, scratch;
+  V x, out, magnitude, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.out, Updated{s.update}, "out");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
     f(s.scratch, Access::kScratch, "scratch");
   }
 };
@@ -369,7 +377,7 @@ struct JoinColumnsOp : NoAttrs {
 // swiglu: out[r,f] = silu(x[r,f]) * x[r,F+f], x [R,2F] (gate columns, then up columns;
 //         arXiv 2002.05202).
 // relu2: out[r,f] = max(x[r,f], 0)^2, x [R,F] (arXiv 2109.08668).
-// out any [R,F].
+// out any [R,F]. magnitude: of out.
 struct ActivationAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationAttrs&) const = default;
@@ -378,16 +386,17 @@ template <class V>
 struct ActivationOp : ActivationAttrs {
   using Attrs = ActivationAttrs;
   static constexpr const char* kName = "activation";
-  V x, out;
+  V x, out, magnitude;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.out, Access::kWrite, "out");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
   }
 };
 
 // d_x from d_out and the forward input x.
-// d_x has x's shape and may be x itself; not gated, it may be d_out itself.
+// d_x has x's shape and may be x itself; not gated, it may be d_out itself. magnitude: of d_x.
 struct ActivationGradAttrs {
   ActivationKind kind = ActivationKind::kGelu;
   bool operator==(const ActivationGradAttrs&) const = default;
@@ -396,12 +405,13 @@ template <class V>
 struct ActivationGradOp : ActivationGradAttrs {
   using Attrs = ActivationGradAttrs;
   static constexpr const char* kName = "activation_grad";
-  V x, d_out, d_x;
+  V x, d_out, d_x, magnitude;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.x, Access::kRead, "x");
     f(s.d_out, Access::kRead, "d_out");
     f(s.d_x, Access::kWrite, "d_x");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
   }
 };
 

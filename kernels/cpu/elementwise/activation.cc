@@ -1,5 +1,6 @@
 #include "kernels/cpu/elementwise/activation.h"
 
+#include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -43,6 +44,7 @@ void Activation(const ActivationOp<TensorView>& op, Stream&) {
       Store(out, c, n, y);
     });
   }
+  RaiseMagnitude(op.magnitude, op.out);
 }
 
 void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
@@ -80,6 +82,7 @@ void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
       Store(d_x, columns + c, n, d_up);
     });
   }
+  RaiseMagnitude(op.magnitude, op.d_x);
 }
 
 }  // namespace millrace::cpu

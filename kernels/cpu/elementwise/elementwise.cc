@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/rows.h"
 
 namespace millrace::cpu {
@@ -127,6 +128,7 @@ void ColumnSum(const ColumnSumOp<TensorView>& op, Stream&) {
     }
     StoreOrAdd(AsRow(op.out), c, n, total, op.update == Update::kAccumulate);
   });
+  RaiseMagnitude(op.magnitude, op.x);
 }
 
 }  // namespace millrace::cpu

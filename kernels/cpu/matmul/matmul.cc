@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/matmul/alike.h"
 #include "kernels/cpu/matmul/float8_values.h"
 #include "kernels/cpu/matmul/gemm.h"
@@ -37,6 +38,8 @@ void Check(const MatmulOp<TensorView>& op) {
   MR_CHECK(op.update == Update::kOverwrite || op.epilogue == Epilogue::kNone,
            "matmul: accumulate takes no epilogue");
   MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
+  MR_CHECK(!op.magnitude || (op.epilogue != Epilogue::kNone && op.epilogue != Epilogue::kBias),
+           "matmul: a magnitude of what no GELU follows");
   if (op.pre)
     MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1),
              "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
@@ -219,10 +222,7 @@ class RowsAlike {
   float *sums_ = nullptr, *c_ = nullptr, *a_ = nullptr, *b_ = nullptr;
 };
 
-}  // namespace
-
-void Matmul(const MatmulOp<TensorView>& op, Stream&) {
-  Check(op);
+void Multiply(const MatmulOp<TensorView>& op) {
   const int64_t m = op.out.dim(0), n = op.out.dim(1), k = op.a.dim(1);
   if (m == 0 || n == 0) return;
   if (op.like_rows > 0) return RowsAlike(op).Run();
@@ -251,6 +251,14 @@ void Matmul(const MatmulOp<TensorView>& op, Stream&) {
       for (int64_t i = 0; i < rows; ++i) Finish(op, row + i, col, cols, c + i * ldc);
     }
   }
+}
+
+}  // namespace
+
+void Matmul(const MatmulOp<TensorView>& op, Stream&) {
+  Check(op);
+  Multiply(op);
+  RaiseMagnitude(op.magnitude, op.out);
 }
 
 }  // namespace millrace::cpu

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/rows.h"
 #include "runtime/base/error.h"
 #include "runtime/base/float8.h"
@@ -78,18 +78,20 @@ void ForPieces(const TensorView& view, const Scales& scales, auto&& f) {
     });
 }
 
-void FindScales(const TensorView& view, const Form& form, ScaleRounding rounding) {
+void FindScales(const TensorView& view, const Form& form, const TensorView& magnitude,
+                ScaleRounding rounding) {
   const Scales scales(view, form.scales);
-  scales.ForEach([](float& most) { most = 0; });
-  ForPieces(view, scales, [](float& most, int64_t, int64_t, const float* x, int64_t n) {
-    float largest = most;
-    for (int64_t i = 0; i < n; ++i) {
-      const float magnitude = std::fabs(x[i]);
-      const bool finite = magnitude <= std::numeric_limits<float>::max();
-      largest = finite && magnitude > largest ? magnitude : largest;
-    }
-    most = largest;
-  });
+  if (magnitude) {
+    MR_CHECK(magnitude.numel() == 1 && form.scales.numel() == 1,
+             "quantize: magnitude is {}, scales are {}", ToString(magnitude.layout),
+             ToString(form.scales.layout));
+    scales.At(0, 0) = *magnitude.as<float>();
+  } else {
+    scales.ForEach([](float& most) { most = 0; });
+    ForPieces(view, scales, [](float& most, int64_t, int64_t, const float* x, int64_t n) {
+      most = LargestMagnitude(x, n, most);
+    });
+  }
   scales.ForEach(
       [&](float& most) { most = ScaleFor(most, LargestOf(form.out.dtype()), rounding); });
 }
@@ -111,14 +113,14 @@ void Quantize(const QuantizeOp<TensorView>& op, Stream&) {
   CheckFloat(op.x, "x");
   const Form form{op.out, op.scales};
   Check(op.x, form);
-  FindScales(op.x, form, op.scale_rounding);
+  FindScales(op.x, form, op.magnitude, op.scale_rounding);
   Divide(op.x, form);
   if (!op.turned) return;
   MR_CHECK(op.turned.dtype() == op.out.dtype(), "quantize to {} and {}", Name(op.out.dtype()),
            Name(op.turned.dtype()));
   const Form turned{op.turned, op.turned_scales ? op.turned_scales : op.scales};
   Check(op.x, turned);
-  if (op.turned_scales) FindScales(op.x, turned, op.scale_rounding);
+  if (op.turned_scales) FindScales(op.x, turned, {}, op.scale_rounding);
   Divide(op.x, turned);
 }
 

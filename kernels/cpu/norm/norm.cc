@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -91,6 +92,7 @@ void Norm(const NormOp<TensorView>& op, Stream&) {
       Store(out, c, n, y);
     });
   }
+  RaiseMagnitude(op.magnitude, op.out);
 }
 
 namespace {
@@ -205,6 +207,7 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   }
   StoreSums(op.d_weight, sums.weight, op.weight_update);
   StoreSums(op.d_bias, sums.bias, op.bias_update);
+  RaiseMagnitude(op.magnitude, op.d_x);
 }
 
 }  // namespace millrace::cpu

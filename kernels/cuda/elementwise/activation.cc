@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/cuda/elementwise/activation_launch.h"
+#include "kernels/cuda/magnitude.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -35,6 +36,7 @@ void CudaActivation(const ActivationOp<TensorView>& op, Stream& stream) {
   ActivationArgs args = ArgsOf(op.out, op.kind);
   args.x = RowsOf(op.x, "x");
   args.out = RowsOf(op.out, "out");
+  args.magnitude = MagnitudeOf(op.magnitude);
   LaunchActivation(args, ElementsOf({args.x, args.out}), LaunchOn(stream));
 }
 
@@ -45,6 +47,7 @@ void CudaActivationGrad(const ActivationGradOp<TensorView>& op, Stream& stream) 
   args.x = RowsOf(op.x, "x");
   args.d_out = RowsOf(op.d_out, "d_out");
   args.d_x = RowsOf(op.d_x, "d_x");
+  args.magnitude = MagnitudeOf(op.magnitude);
   LaunchActivationGrad(args, ElementsOf({args.x, args.d_out, args.d_x}), LaunchOn(stream));
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/elementwise/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -25,7 +26,16 @@ struct Place {
   }
 };
 
-template <Elements E, ActivationKind kKind>
+// Stores a pack of a result, and looks at its magnitude where that is wanted.
+template <Elements E, bool kMagnitude>
+__device__ __forceinline__ void StoreResult(const Rows& rows, int64_t at, int left,
+                                            const Floats& values, StoredMagnitude<E>& magnitude) {
+  const Raw<E> rounded = FromFloats<E>(rows, values);
+  StoreRaw<E>(rows, at, left, rounded);
+  if constexpr (kMagnitude) magnitude.Add(rows, rounded, left);
+}
+
+template <Elements E, ActivationKind kKind, bool kMagnitude>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
   BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll];
@@ -37,6 +47,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     if constexpr (kGated<kKind>)
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
   }
+  StoredMagnitude<E> magnitude;
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const Place p(a, u);
@@ -54,11 +65,12 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
         y.v[i] =
             __fmul_rn(kKind == ActivationKind::kRelu2 ? Relu(g.v[i]) : GeluSigmoid(g.v[i]), g.v[i]);
     }
-    Store<E>(a.out, p.row * a.out.stride + p.column, p.left, y);
+    StoreResult<E, kMagnitude>(a.out, p.row * a.out.stride + p.column, p.left, y, magnitude);
   }
+  if constexpr (kMagnitude) magnitude.Raise(a.magnitude);
 }
 
-template <Elements E, ActivationKind kKind>
+template <Elements E, ActivationKind kKind, bool kMagnitude>
 __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const ActivationArgs a) {
   BeginKernel();
   Raw<E> gate[kUnroll], up[kUnroll], d_out[kUnroll];
@@ -71,6 +83,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
       up[u] = LoadRaw<E>(a.x, p.row * a.x.stride + a.columns + p.column, p.left);
     d_out[u] = LoadRaw<E>(a.d_out, p.row * a.d_out.stride + p.column, p.left);
   }
+  StoredMagnitude<E> magnitude;
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const Place p(a, u);
@@ -88,7 +101,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
         d_gate.v[i] = __fmul_rn(__fmul_rn(dy.v[i], other.v[i]), slope);
         d_up.v[i] = __fmul_rn(dy.v[i], silu);
       }
-      Store<E>(a.d_x, at + a.columns, p.left, d_up);
+      StoreResult<E, kMagnitude>(a.d_x, at + a.columns, p.left, d_up, magnitude);
     } else {
 #pragma unroll
       for (int i = 0; i < kPack; ++i)
@@ -96,8 +109,9 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
             __fmul_rn(dy.v[i], kKind == ActivationKind::kRelu2 ? __fmul_rn(2.0f, Relu(g.v[i]))
                                                                : GeluDerivative(g.v[i]));
     }
-    Store<E>(a.d_x, at, p.left, d_gate);
+    StoreResult<E, kMagnitude>(a.d_x, at, p.left, d_gate, magnitude);
   }
+  if constexpr (kMagnitude) magnitude.Raise(a.magnitude);
 }
 
 // The second half of a swiglu row starts F elements into it.
@@ -137,7 +151,10 @@ void LaunchActivation(const ActivationArgs& args, Elements elements, const Launc
   ActivationArgs a = args;
   if (IsGated(a.kind)) a.x.wide = HalvesAligned(a.x, a.columns);
   Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
-    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationKernel<E, kKind>, a);
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0,
+                 a.magnitude != nullptr ? ActivationKernel<E, kKind, true>
+                                        : ActivationKernel<E, kKind, false>,
+                 a);
   });
 }
 
@@ -149,7 +166,10 @@ void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const L
     a.d_x.wide = HalvesAligned(a.d_x, a.columns);
   }
   Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
-    LaunchKernel(launch, Blocks(a), kFlatThreads, 0, ActivationGradKernel<E, kKind>, a);
+    LaunchKernel(launch, Blocks(a), kFlatThreads, 0,
+                 a.magnitude != nullptr ? ActivationGradKernel<E, kKind, true>
+                                        : ActivationGradKernel<E, kKind, false>,
+                 a);
   });
 }
 

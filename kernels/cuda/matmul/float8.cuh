@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/matmul/magnitude.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/ops/fp8_blocks.h"
 
 namespace millrace::cuda {

@@ -42,6 +42,8 @@ void Check(const MatmulOp<TensorView>& op) {
   MR_CHECK(!op.rounds_once() || op.epilogue == Epilogue::kNone,
            "matmul that accumulates or rounds once takes no epilogue");
   MR_CHECK(op.pre || op.epilogue != Epilogue::kGeluGrad, "matmul: a GELU's gradient needs pre");
+  MR_CHECK(!op.magnitude || HasGelu(op.epilogue) || op.epilogue == Epilogue::kGeluGrad,
+           "matmul: a magnitude of what no GELU follows");
   if (op.pre)
     MR_CHECK(op.pre.dim(0) == op.out.dim(0) && op.pre.dim(1) == op.out.dim(1),
              "matmul: pre is {}, out is {}", ToString(op.pre.layout), ToString(op.out.layout));
@@ -165,9 +167,12 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   if (op.a.dim(1) == 0) {
     cuda::LaunchMatmulFinish(FinishOf(op, result), cuda::LaunchOn(stream));
   } else {
-    if (RunWithFewRows(op, stream)) return;
+    // A magnitude is formed by the kernel behind the product.
+    const bool alone = static_cast<bool>(op.magnitude);
+    if (!alone && RunWithFewRows(op, stream)) return;
     MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
-    if (op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get())) return;
+    if (!alone && op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get()))
+      return;
     switch (RouteOf(op)) {
       case MatmulRoute::kOneLaunch:
         plans.Run(Product<TensorView>::Of(op, result), op.bias, op.update, op.scratch, queue.get());
@@ -185,12 +190,14 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
     activation.kind = ActivationKind::kGelu;
     activation.x = result;
     activation.out = op.out;
+    activation.magnitude = op.magnitude;
     CudaActivation(activation, stream);
   } else if (op.epilogue == Epilogue::kGeluGrad) {
     ActivationGradOp<TensorView> grad;
     grad.kind = ActivationKind::kGelu;
     grad.x = op.pre;
     grad.d_out = grad.d_x = op.out;
+    grad.magnitude = op.magnitude;
     CudaActivationGrad(grad, stream);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
@@ -49,6 +50,7 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
       .out = op.out.data,
       .out_dtype = op.out.dtype(),
       .out_stride = op.out.stride(0),
+      .magnitude = cuda::MagnitudeOf(op.magnitude),
       .accumulate = op.update == Update::kAccumulate,
       .vectors = rows > 0 && ReadsVectors(op.x)};
   cuda::LaunchColumnSum(sum, cuda::LaunchOn(stream));

@@ -1,6 +1,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/matmul_column_sum.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/arithmetic.h"
@@ -23,12 +24,14 @@ struct Vector;
 template <>
 struct Vector<float> {
   static constexpr int kWidth = 4;
+  static constexpr Elements kElements = Elements::kF32;
   float4 raw;
   __device__ float operator[](int i) const { return reinterpret_cast<const float*>(&raw)[i]; }
 };
 template <>
 struct Vector<__nv_bfloat16> {
   static constexpr int kWidth = 8;
+  static constexpr Elements kElements = Elements::kBF16;
   uint4 raw;
   __device__ float operator[](int i) const {  // a bf16 is the upper half of a float
     const uint32_t pair = reinterpret_cast<const uint32_t*>(&raw)[i / 2];
@@ -39,6 +42,35 @@ struct Vector<__nv_bfloat16> {
 __device__ float AsFloat(float value) { return value; }
 __device__ float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
+// The bits of the largest finite magnitude of `most` and what is added: nothing, unless kWanted.
+template <bool kWanted>
+struct Magnitude {
+  uint32_t most = 0;
+
+  template <class T>
+  __device__ __forceinline__ void Add(const Vector<T>& values) {
+    if constexpr (!kWanted) return;
+    Most<Vector<T>::kElements> of_vector;
+    const auto add = [&](uint32_t word) {
+      of_vector.bits = LargerWord<Vector<T>::kElements>(of_vector.bits, word);
+    };
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(&values.raw);
+    add(words[0]), add(words[1]), add(words[2]), add(words[3]);
+    if (of_vector.Get() < kInfinity) {
+      most = max(most, of_vector.Get());
+    } else {
+#pragma unroll
+      for (int i = 0; i < Vector<T>::kWidth; ++i) Add(values[i]);
+    }
+  }
+  __device__ __forceinline__ void Add(float value) {
+    if constexpr (kWanted) most = max(most, FiniteBits(value));
+  }
+  __device__ __forceinline__ void Raise(const ColumnSum& s) const {
+    if constexpr (kWanted) RaiseMagnitude(most, s.magnitude);
+  }
+};
+
 template <class T>
 __device__ __forceinline__ void AddVector(const Vector<T>& values,
                                           float (&sums)[Vector<T>::kWidth]) {
@@ -47,9 +79,10 @@ __device__ __forceinline__ void AddVector(const Vector<T>& values,
 }
 
 // sums[i] += the elements of rows row, row + step, ... below `rows` in columns first + i.
-template <class T, bool kVectors>
+template <class T, bool kVectors, bool kMagnitude>
 __device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint32_t row,
-                                        uint32_t step, float (&sums)[Vector<T>::kWidth]) {
+                                        uint32_t step, float (&sums)[Vector<T>::kWidth],
+                                        Magnitude<kMagnitude>& magnitude) {
   const auto rows = static_cast<uint32_t>(s.rows);
   if (row >= rows) return;
   int left = static_cast<int>((rows - 1 - row) / step) + 1;
@@ -63,19 +96,19 @@ __device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint3
       for (int u = 0; u < kUnroll; ++u)
         values[u] = *reinterpret_cast<const Vector<T>*>(x + u * jump);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums);
+      for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums), magnitude.Add(values[u]);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
       values[u] = u < left ? *reinterpret_cast<const Vector<T>*>(x + u * jump) : Vector<T>{};
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums);
+    for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums), magnitude.Add(values[u]);
   } else {
     const int64_t columns = s.columns - first;
     for (; left > 0; --left, x += jump)
 #pragma unroll
       for (int i = 0; i < Vector<T>::kWidth; ++i)
-        if (i < columns) sums[i] += AsFloat(x[i]);
+        if (i < columns) sums[i] += AsFloat(x[i]), magnitude.Add(AsFloat(x[i]));
   }
 }
 
@@ -92,15 +125,18 @@ __device__ __forceinline__ void StoreSum(const ColumnSum& s, int64_t column, flo
 
 // Block (tile, chunk): thread (x, y) sums rows chunk * kLanes + y, that + chunks *
 // kLanes, ... in kWidth columns.
-template <class T, bool kVectors>
+template <class T, bool kVectors, bool kMagnitude>
 __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const ColumnSum s) {
   BeginKernel();
   constexpr int kWidth = Vector<T>::kWidth;
   __shared__ float lanes[kLanes][32 * kWidth];
   const int64_t first = (int64_t{blockIdx.x} * 32 + threadIdx.x) * kWidth;
   float sums[kWidth] = {};
+  Magnitude<kMagnitude> magnitude;
   if (first < s.columns)
-    AddRows<T, kVectors>(s, first, blockIdx.y * kLanes + threadIdx.y, gridDim.y * kLanes, sums);
+    AddRows<T, kVectors>(s, first, blockIdx.y * kLanes + threadIdx.y, gridDim.y * kLanes, sums,
+                         magnitude);
+  magnitude.Raise(s);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) lanes[threadIdx.y][threadIdx.x * kWidth + i] = sums[i];
   __syncthreads();
@@ -152,7 +188,7 @@ __device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
 }
 
-template <class T, bool kVectors>
+template <class T, bool kVectors, bool kMagnitude>
 __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterLanes, kBlocksPerSm)
     SumInCluster(const ColumnSum s) {
   BeginKernel();
@@ -163,9 +199,11 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t first = int64_t{blockIdx.x} * kTile + thread % 8 * kWidth;
   float sums[kWidth] = {};
+  Magnitude<kMagnitude> magnitude;
   if (first < s.columns)
     AddRows<T, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8,
-                         kCluster * kClusterLanes, sums);
+                         kCluster * kClusterLanes, sums, magnitude);
+  magnitude.Raise(s);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
     sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 8);
@@ -195,14 +233,23 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
   StoreSum(s, column, sum);
 }
 
+// f.operator()<kVectors, kMagnitude>().
+template <class F>
+void WithVariant(const ColumnSum& s, F&& f) {
+  const auto with = [&]<bool kVectors>() {
+    return s.magnitude != nullptr ? f.template operator()<kVectors, true>()
+                                  : f.template operator()<kVectors, false>();
+  };
+  return s.vectors ? with.template operator()<true>() : with.template operator()<false>();
+}
+
 template <class T>
 void LaunchWhole(const ColumnSum& s, const Launch& launch) {
   const int64_t tile = 8 * Vector<T>::kWidth;
   const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), kCluster);
-  if (s.vectors)
-    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, true>, s);
-  else
-    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, false>, s);
+  WithVariant(s, [&]<bool kVectors, bool kMagnitude>() {
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, kVectors, kMagnitude>, s);
+  });
 }
 
 template <class T>
@@ -210,10 +257,9 @@ void LaunchChunks(const ColumnSum& s, const Launch& launch) {
   static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
   const int64_t tile = 32 * Vector<T>::kWidth;
   const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), static_cast<unsigned>(s.chunks));
-  if (s.vectors)
-    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, true>, s);
-  else
-    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, false>, s);
+  WithVariant(s, [&]<bool kVectors, bool kMagnitude>() {
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, kVectors, kMagnitude>, s);
+  });
 }
 
 }  // namespace

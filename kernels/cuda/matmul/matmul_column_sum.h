@@ -21,6 +21,7 @@ struct ColumnSum {
   std::byte* out = nullptr;
   DType out_dtype = DType::kF32;
   int64_t out_stride = 1;
+  uint32_t* magnitude = nullptr;
   bool accumulate = false;
   bool vectors = false;  // every row is aligned to 16 bytes and columns are a multiple of a vector
 };

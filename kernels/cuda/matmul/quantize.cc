@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
@@ -64,7 +65,11 @@ void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream) {
   }
   const Launch launch = LaunchOn(stream);
   const Elements elements = ElementsOf({args.x});
-  if (args.forms[0].share == ScaleShare::kTensor) {
+  MR_CHECK(!op.magnitude || op.scales.numel() == 1, "quantize by a magnitude: scales are {}",
+           ToString(op.scales.layout));
+  if (op.magnitude && op.x.numel() > 0) {
+    args.magnitude = MagnitudeOf(op.magnitude);
+  } else if (args.forms[0].share == ScaleShare::kTensor) {
     args.tensor_scale = op.scales.as<float>();
     TensorScaleArgs scale{.x = args.x,
                           .rows = args.rows,

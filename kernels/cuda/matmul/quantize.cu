@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/float8.cuh"
-#include "kernels/cuda/matmul/magnitude.cuh"
 #include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/pack.cuh"
 
@@ -251,7 +251,9 @@ __device__ __forceinline__ void ByOneScale(const QuantizedForm& form, const Quan
                                            Shared& shared) {
   float scale;
   if (form.share == ScaleShare::kTensor) {
-    scale = *a.tensor_scale;
+    scale = a.magnitude == nullptr ? *a.tensor_scale : ScaleFor<kPowers>(*a.magnitude, a.largest);
+    if (a.magnitude != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
+      StoreScale(form.scales, 0, 0, scale);
   } else {
     uint32_t most = 0;
 #pragma unroll

@@ -7,7 +7,7 @@
 
 namespace millrace {
 
-// One launch; two where all elements share a scale.
+// One launch; two where all elements share a scale that comes of no magnitude.
 void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 // Payloads and scales of FP8 from rows (kernels/ops/fp8_ops.h). Blocks of threads take tiles of 128
-// x 128, each of which is read once for both forms that are made of it. One scale for all: a launch
-// before finds the largest magnitude. Nothing depends on an order.
+// x 128, each of which is read once for both forms that are made of it. One scale for all: what has
+// written the rows, or else a launch before, finds the largest magnitude. Nothing depends on an
+// order.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,11 @@ struct QuantizeArgs {
   Rows x;
   int rows = 0, columns = 0;
   QuantizedForm forms[2];
-  const float* tensor_scale = nullptr;  // of kTensor
-  float largest = 0;                    // of the format
-  bool powers = false;                  // scales are
+  // Of kTensor: the scale, or what to make it of.
+  const float* tensor_scale = nullptr;
+  const uint32_t* magnitude = nullptr;
+  float largest = 0;    // of the format
+  bool powers = false;  // scales are
 };
 
 void LaunchQuantize(const QuantizeArgs& args, Elements elements, bool e5m2, const Launch& launch);

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/float8.cuh"
-#include "kernels/cuda/matmul/magnitude.cuh"
 #include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/pack.cuh"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
@@ -34,6 +35,7 @@ void CudaNorm(const NormOp<TensorView>& op, Stream& stream) {
   args.out = RowsOf(op.out, args.rows, args.columns, "out");
   args.mean = FloatsOf(op.mean, args.rows, "mean");
   args.rstd = FloatsOf(op.rstd, args.rows, "rstd");
+  args.magnitude = MagnitudeOf(op.magnitude);
   args.shape = RowShapeOf(args.columns, kNormPacks);
   args.eps = op.eps;
   args.layer = op.kind == NormKind::kLayer;
@@ -54,6 +56,7 @@ void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream) {
   args.d_bias = ColumnsOf(op.d_bias, args.columns, "d_bias");
   args.mean = op.kind == NormKind::kLayer ? FloatsOf(op.mean, args.rows, "mean") : nullptr;
   args.rstd = FloatsOf(op.rstd, args.rows, "rstd");
+  args.magnitude = MagnitudeOf(op.magnitude);
   args.partials =
       reinterpret_cast<double*>(ScratchOf(op.scratch, NormGradBytes(args.columns), "norm_grad"));
   const Elements elements = ElementsOf({args.d_out, args.x, args.d_bypass, args.d_x});

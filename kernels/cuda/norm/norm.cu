@@ -1,4 +1,5 @@
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/norm/norm_rows.cuh"
 
@@ -52,8 +53,8 @@ __device__ __forceinline__ void Fetch(const Rows& rows, int c) {
 // before the sums, and there is half of the code: in a step that decodes one row, a kernel takes as
 // long as what it waits for, its instructions among it. With many rows the registers that hold
 // weights are those of other blocks: 65536 rows of 768 take 3.6 times as long (H100). The
-// bits are the same.
-template <Elements E, int P, bool kWhole>
+// bits are the same. kMagnitude: there may be one.
+template <Elements E, int P, bool kWhole, bool kMagnitude>
 __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   if constexpr (kWhole) {
     const Group group(a.shape.warps);
@@ -156,15 +157,17 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
     if (variance < 0) variance = 0;
   }
   const float rstd = __double2float_rn(rsqrt(__dadd_rn(variance, a.eps)));
-  if (!active) return;
-  if (group.thread == 0) {
+  StoredMagnitude<E> magnitude;
+  if constexpr (!kMagnitude)
+    if (!active) return;
+  if (active && group.thread == 0) {
     if (a.mean != nullptr) a.mean[row] = mean;
     if (a.rstd != nullptr) a.rstd[row] = rstd;
   }
 #pragma unroll
   for (int k = 0; k < P; ++k) {
     const int c = group.column(k);
-    if (c >= a.columns) break;
+    if (!active || c >= a.columns) break;
     if constexpr (!kWhole) weights[0] = LoadColumns<false>(a.weight, c, a.columns - c);
     const Floats weight = ToFloats<Elements::kAny>(a.weight, weights[kWhole ? k : 0]);
     Floats y;
@@ -177,8 +180,13 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
 #pragma unroll
       for (int i = 0; i < kPack; ++i) y.v[i] = __fadd_rn(y.v[i], bias.v[i]);
     }
-    StorePack<E, kWhole>(a.out, row * a.out.stride + c, a.columns - c, FromFloats<E>(a.out, y));
+    const Raw<E> rounded = FromFloats<E>(a.out, y);
+    StorePack<E, kWhole>(a.out, row * a.out.stride + c, a.columns - c, rounded);
+    if constexpr (kMagnitude)
+      if (a.magnitude != nullptr) magnitude.Add(a.out, rounded, kWhole ? kPack : a.columns - c);
   }
+  if constexpr (kMagnitude)
+    if (a.magnitude != nullptr) magnitude.Raise(a.magnitude);
 }
 
 }  // namespace
@@ -194,9 +202,12 @@ void LaunchNorm(const NormArgs& args, Elements elements, const Launch& launch) {
     if constexpr (E == Elements::kBF16) {
       if (whole)
         return LaunchKernel(launch, static_cast<unsigned>(blocks), threads, 0,
-                            NormKernel<E, P, true>, args);
+                            args.magnitude != nullptr ? NormKernel<E, P, true, true>
+                                                      : NormKernel<E, P, true, false>,
+                            args);
     }
-    LaunchKernel(launch, static_cast<unsigned>(blocks), threads, 0, NormKernel<E, P, false>, args);
+    LaunchKernel(launch, static_cast<unsigned>(blocks), threads, 0, NormKernel<E, P, false, true>,
+                 args);
   });
 }
 

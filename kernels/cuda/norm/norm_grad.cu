@@ -1,4 +1,5 @@
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/norm/norm_rows.cuh"
 #include "kernels/ops/cuda_blocking.h"
@@ -146,6 +147,7 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
   extern __shared__ uint4 shared[];
   const Group group(a.shape.warps);
   ColumnSums<P, kBias> columns{};
+  StoredMagnitude<E> magnitude;
   int turn = 0;
   const int64_t step = int64_t{gridDim.x} * group.count;
   for (int64_t i = int64_t{blockIdx.x} * group.count + group.index; i < a.rows;
@@ -189,10 +191,13 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
           a.d_bypass.data != nullptr ? ToFloats<E>(a.d_bypass, bypass[k]) : Floats{};
       const Floats dx = GradientOf(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight,
                                    past, mean, rstd, slope, offset);
-      Store<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, dx);
+      const Raw<E> rounded = FromFloats<E>(a.d_x, dx);
+      StoreRaw<E>(a.d_x, row * a.d_x.stride + c, a.columns - c, rounded);
+      if (a.magnitude != nullptr) magnitude.Add(a.d_x, rounded, a.columns - c);
     }
   }
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
+  if (a.magnitude != nullptr) magnitude.Raise(a.magnitude);
 }
 
 template <int kBytes>
@@ -221,7 +226,7 @@ inline constexpr size_t kWarpBytes = kWarpVectors<P> * sizeof(uint4);
 
 // The same in the same order, where everything is bf16 and each pack is one aligned vector: a row
 // is on its way to shared memory while the one before it is at work. kOneWarp: so has a row.
-template <int P, bool kBias, bool kOneWarp>
+template <int P, bool kBias, bool kOneWarp, bool kMagnitude>
 __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a) {
   BeginKernel();
   constexpr Elements E = Elements::kBF16;
@@ -267,6 +272,7 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
   const int64_t step = int64_t{gridDim.x} * group.count;
   int64_t i = int64_t{blockIdx.x} * group.count + group.index;
   ColumnSums<P, kBias> columns{};
+  StoredMagnitude<E> magnitude;
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) fetch(s, i + s * step);
   int turn = 0;
@@ -300,12 +306,15 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
       const Floats dx =
           GradientOf(ToFloats<E>(a.d_out, d_out), ToFloats<E>(a.x, x),
                      ToFloats<E>(a.weight, weight[k]), past, mean, rstd, slope, offset);
-      *reinterpret_cast<uint4*>(d_x + k * group.threads * kPack) = FromFloats<E>(a.d_x, dx).low;
+      const Raw<E> rounded = FromFloats<E>(a.d_x, dx);
+      *reinterpret_cast<uint4*>(d_x + k * group.threads * kPack) = rounded.low;
+      if constexpr (kMagnitude) magnitude.Add(a.d_x, rounded, kPack);
     }
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
   __syncthreads();  // rows of other warps are where the partials go
   StorePartials(a, group, columns, reinterpret_cast<float*>(shared));
+  if constexpr (kMagnitude) magnitude.Raise(a.magnitude);
 }
 
 // sum[c] (=|+=) sum over blocks b, in an order that depends on their number alone:
@@ -376,11 +385,16 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     if (Staged(args, elements)) {
       const auto run = [&]<int P>() {
         const size_t rows = groups * args.shape.warps * kWarpBytes<P>;
-        const auto kernel = args.shape.warps > 1 ? (bias ? NormGradStagedKernel<P, true, false>
-                                                         : NormGradStagedKernel<P, false, false>)
-                                                 : (bias ? NormGradStagedKernel<P, true, true>
-                                                         : NormGradStagedKernel<P, false, true>);
-        LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
+        const auto with = [&]<bool kMagnitude>() {
+          const auto kernel = args.shape.warps > 1
+                                  ? (bias ? NormGradStagedKernel<P, true, false, kMagnitude>
+                                          : NormGradStagedKernel<P, false, false, kMagnitude>)
+                                  : (bias ? NormGradStagedKernel<P, true, true, kMagnitude>
+                                          : NormGradStagedKernel<P, false, true, kMagnitude>);
+          LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
+        };
+        args.magnitude != nullptr ? with.template operator()<true>()
+                                  : with.template operator()<false>();
       };
       args.shape.packs == 1   ? run.template operator()<1>()
       : args.shape.packs == 2 ? run.template operator()<2>()

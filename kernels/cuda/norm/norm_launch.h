@@ -33,6 +33,7 @@ struct NormArgs {
   Rows x, residual, weight, bias, sum, out;
   float* mean = nullptr;
   float* rstd = nullptr;
+  uint32_t* magnitude = nullptr;
   int64_t rows = 0;
   int columns = 0;
   double per_column = 0;  // 1 / columns
@@ -47,6 +48,7 @@ struct NormGradArgs {
   const float* mean = nullptr;  // absent: 0, rms
   const float* rstd = nullptr;
   double* partials = nullptr;  // [blocks, 2, columns]: d_weight, d_bias
+  uint32_t* magnitude = nullptr;
   int64_t rows = 0;
   int columns = 0;
   int blocks = 0;

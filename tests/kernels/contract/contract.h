@@ -38,6 +38,7 @@ void MatmulGeluGradContract(const Subject& subject);
 void QuantizeContract(const Subject& subject);
 void Float8MatmulContract(const Subject& subject);  // of shapes and strides that GPUs have, too
 void Float8AnyMatmulContract(const Subject& subject);
+void MagnitudeContract(const Subject& subject);
 void ColumnSumContract(const Subject& subject);
 void RopeContract(const Subject& subject);
 // `only`: the CUDA implementation that the table's attention entries are; else they are the

@@ -166,7 +166,7 @@ void EpilogueCase(const Subject& subject, Random& random, Epilogue epilogue, boo
     product.out = memory.NewLike(op.pre);
     Run(subject, memory, subject.table.matmul, product);
     CHECK(SameBits(op.pre, product.out));
-    ActivationOp<TensorView> activation{{}, product.out, behind};
+    ActivationOp<TensorView> activation{{}, product.out, behind, {}};
     Run(subject, memory, subject.table.activation, activation);
   }
   CHECK(SameBits(op.out, behind));

@@ -129,7 +129,7 @@ void MatmulContract(const Subject& subject) {
     linear.epilogue = op.epilogue == Epilogue::kBiasGelu ? Epilogue::kBias : Epilogue::kNone;
     linear.pre = {};
     linear.out = memory.NewLike(op.pre);
-    ActivationOp<TensorView> activation{{}, linear.out, memory.New(op.out.dtype(), {s.m, s.n})};
+    ActivationOp<TensorView> activation{{}, linear.out, memory.New(op.out.dtype(), {s.m, s.n}), {}};
     Run(subject, memory, subject.table.matmul, linear);
     Run(subject, memory, subject.table.activation, activation);
     CHECK(SameBits(op.pre, linear.out));
@@ -157,7 +157,7 @@ void MatmulGeluGradContract(const Subject& subject) {
 
     product.out = memory.NewLike(op.out);
     ActivationGradOp<TensorView> grad{
-        {ActivationKind::kGelu}, op.pre, product.out, memory.NewLike(op.out)};
+        {ActivationKind::kGelu}, op.pre, product.out, memory.NewLike(op.out), {}};
     Run(subject, memory, subject.table.matmul, product);
     Run(subject, memory, subject.table.activation_grad, grad);
     INFO(s.m << " x " << s.n << " x " << s.k);

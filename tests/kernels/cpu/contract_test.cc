@@ -43,6 +43,7 @@ TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(
 TEST_CASE("quantize") { QuantizeContract(Cpu().subject); }
 TEST_CASE("matmul of FP8") { Float8MatmulContract(Cpu().subject); }
 TEST_CASE("matmul of FP8 of any shape") { Float8AnyMatmulContract(Cpu().subject); }
+TEST_CASE("magnitudes, and quantize by them") { MagnitudeContract(Cpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Cpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Cpu().subject); }
 TEST_CASE("attention") { AttentionContract(Cpu().subject); }

@@ -43,6 +43,7 @@ TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContrac
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Gpu().subject); }
 TEST_CASE("matmul of FP8") { Float8MatmulContract(Gpu().subject); }
+TEST_CASE("magnitudes, and quantize by them") { MagnitudeContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
 TEST_CASE("rope_table and rope") { RopeContract(Gpu().subject); }
 TEST_CASE("cached attention") { CachedAttentionContract(Gpu().subject); }

@@ -286,15 +286,15 @@ void Activations(Bench& bench, const Model& m) {
                narrow = DenseLayout(kBF16, {m.rows(), m.hidden});
   const std::string sizes = fmt::format("{}: {} x {}", m.name, m.rows(), m.hidden);
   const ActivationKind kind = gelu ? ActivationKind::kGelu : ActivationKind::kSwiglu;
-  bench.Time<ActivationOp>(gelu ? "gelu" : "swiglu", sizes, &KernelTable::activation,
-                           [&](DeviceOperands& o) {
-                             return ActivationOp<TensorView>{{kind}, o.Random(wide), o.New(narrow)};
-                           });
-  bench.Time<ActivationGradOp>(
-      gelu ? "gelu gradient" : "swiglu gradient", sizes, &KernelTable::activation_grad,
-      [&](DeviceOperands& o) {
-        return ActivationGradOp<TensorView>{{kind}, o.Random(wide), o.Random(narrow), o.New(wide)};
+  bench.Time<ActivationOp>(
+      gelu ? "gelu" : "swiglu", sizes, &KernelTable::activation, [&](DeviceOperands& o) {
+        return ActivationOp<TensorView>{{kind}, o.Random(wide), o.New(narrow), {}};
       });
+  bench.Time<ActivationGradOp>(gelu ? "gelu gradient" : "swiglu gradient", sizes,
+                               &KernelTable::activation_grad, [&](DeviceOperands& o) {
+                                 return ActivationGradOp<TensorView>{
+                                     {kind}, o.Random(wide), o.Random(narrow), o.New(wide), {}};
+                               });
   bench.Time<AddOp>("add", fmt::format("{}: {} x {}", m.name, m.rows(), m.width), &KernelTable::add,
                     [&](DeviceOperands& o) {
                       const Layout rows = DenseLayout(kBF16, {m.rows(), m.width});

@@ -1,4 +1,5 @@
-// The largest magnitudes of packs, as bits of f32, of which FP8's scales are made.
+// The largest magnitudes of packs, as bits of f32, of which FP8's scales are made
+// (kernels/ops/fp8_ops.h).
 #pragma once
 
 #include <cstdint>
@@ -82,5 +83,49 @@ __device__ __forceinline__ uint32_t MostFinite(const Rows& rows, const Raw<E>& x
   for (int i = 0; i < kPack; ++i) most = max(most, FiniteBits(values.v[i]));
   return most;
 }
+
+// Raises an operand `magnitude` (kernels/ops/model_ops.h) to the largest bits that a thread of the
+// grid has. Every thread of a block calls it, once. A maximum does not depend on the order of
+// blocks.
+__device__ __forceinline__ void RaiseMagnitude(uint32_t most, uint32_t* magnitude) {
+  __shared__ uint32_t of_warp[kWarp];
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int warps = static_cast<int>(blockDim.y * blockDim.x) / kWarp;
+  most = __reduce_max_sync(0xffffffffu, most);
+  if (thread % kWarp == 0) of_warp[thread / kWarp] = most;
+  __syncthreads();
+  if (thread >= kWarp) return;
+  most = __reduce_max_sync(0xffffffffu, thread < warps ? of_warp[thread] : 0);
+  if (thread == 0 && most > 0) atomicMax(magnitude, most);
+}
+
+// Of what a thread stores the largest finite magnitude.
+template <Elements E>
+class StoredMagnitude {
+ public:
+  // The first n elements of a pack.
+  __device__ __forceinline__ void Add(const Rows& rows, const Raw<E>& x, int n) {
+    if (n < kPack) {
+      const Floats values = ToFloats<E>(rows, x);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i)
+        if (i < n) most_ = max(most_, FiniteBits(values.v[i]));
+      return;
+    }
+    if constexpr (E == Elements::kAny) {
+      most_ = max(most_, MostFinite<E>(rows, x));
+    } else {
+      const uint32_t most = Most<E>::Of(x);
+      most_ = max(most_, most < kInfinity ? most : MostFinite<E>(rows, x));
+    }
+  }
+
+  __device__ __forceinline__ void Raise(uint32_t* magnitude) const {
+    RaiseMagnitude(most_, magnitude);
+  }
+
+ private:
+  uint32_t most_ = 0;
+};
 
 }  // namespace millrace::cuda
