@@ -18,9 +18,9 @@ void Refine(const ZeroRangesOp<View>& op, OpCost& cost) {
   cost.read_bytes = 0;
   cost.write_bytes = elements * Bytes(op.flat.layout.dtype);
 }
-// One scale of all is found before x is read again.
+// One scale of all is found before x is read again, where nobody has formed its magnitude.
 void Refine(const QuantizeOp<View>& op, OpCost& cost) {
-  if (op.scales.layout.numel() == 1)
+  if (op.scales.layout.numel() == 1 && !op.magnitude)
     cost.read_bytes += op.x.layout.numel() * Bytes(op.x.layout.dtype);
 }
 // Writes x only when a fault is injected.

@@ -55,6 +55,8 @@ Program Lowering::Run() && {
   LowerSteps(fused_.prologue, program_.prologue);
   LowerSteps(fused_.forward, program_.forward);
   LowerSteps(fused_.backward, program_.backward);
+  if (std::optional<ProgramOp> zero = magnitudes_.Zero(graph_))
+    program_.forward.insert(program_.forward.begin(), *std::move(zero));
   program_.buffers = std::move(storage_).TakeBuffers();
   return std::move(program_);
 }

@@ -24,13 +24,18 @@ View InOneRow(View view);
 class Lowering {
  public:
   Lowering(const SemanticGraph& graph, const LowerOptions& options)
-      : graph_(graph), options_(options), fused_(Fuse(graph, options)), storage_(graph, fused_) {}
+      : graph_(graph),
+        options_(options),
+        fused_(Fuse(graph, options)),
+        storage_(graph, fused_),
+        magnitudes_(graph) {}
   Program Run() &&;
 
   const SemanticGraph& graph() const { return graph_; }
   const LowerOptions& options() const { return options_; }
   ValueStorage& storage() { return storage_; }
   QuantizedViews& quantized() { return quantized_; }
+  Magnitudes& magnitudes() { return magnitudes_; }
 
   // Appends an op of `node`. Error(kConfig) naming it when the backend cannot run it.
   template <template <class> class Op>
@@ -63,6 +68,7 @@ class Lowering {
   FusedGraph fused_;
   ValueStorage storage_;
   QuantizedViews quantized_;
+  Magnitudes magnitudes_;
   Program program_;
   std::vector<ProgramOp>* ops_ = nullptr;  // the section being written
 };

@@ -1,5 +1,9 @@
 #include "runtime/plan/lower/quantized.h"
 
+#include <any>
+#include <memory>
+#include <vector>
+
 #include "kernels/ops/cuda_float8.h"
 #include "kernels/ops/fp8_ops.h"
 #include "runtime/base/arithmetic.h"
@@ -90,6 +94,7 @@ void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& 
   op.scale_rounding =
       encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact : ScaleRounding::kPowerOfTwo;
   op.x = l.storage().Read(form.value);
+  if (encoding == LinearEncoding::kFp8Tensor) op.magnitude = l.magnitudes().Of(form.value);
   const std::string& name = l.graph().value(form.value).name;
   const auto keep = [&](const QuantizedViews::Form& of, const QuantizedView& made) {
     l.quantized()[of] = made;
@@ -126,6 +131,42 @@ QuantizedView Quantized(Lowering& l, const Node& node, LinearEncoding encoding,
 }
 
 }  // namespace
+
+// A node of linears in FP8 has their encoding as its attributes, and quantizes all that it reads
+// but biases. No op has a whole weight in hand before it is quantized.
+Magnitudes::Magnitudes(const SemanticGraph& graph) : places_(graph.values.size()) {
+  for (const std::vector<Node>* nodes : {&graph.forward, &graph.backward})
+    for (const Node& node : *nodes) {
+      const auto* encoding = std::any_cast<LinearEncoding>(&node.attrs);
+      if (encoding == nullptr || *encoding != LinearEncoding::kFp8Tensor) continue;
+      for (const ValueId input : node.inputs)
+        if (input && graph.value(input).role != ValueRole::kParam && places_[input].at < 0)
+          places_[input].at = count_++;
+    }
+}
+
+View Magnitudes::Form(Lowering& l, ValueId value) {
+  if (!value || places_[value].at < 0 || places_[value].formed) return {};
+  if (!all_) all_ = l.storage().Temporary("magnitudes", DenseLayout(DType::kF32, {count_}));
+  places_[value].formed = true;
+  return Of(value);
+}
+
+View Magnitudes::Of(ValueId value) const {
+  if (!places_[value].formed) return {};
+  View view = all_;
+  view.offset = places_[value].at;
+  view.layout = DenseLayout(DType::kF32, {1});
+  return view;
+}
+
+std::optional<ProgramOp> Magnitudes::Zero(const SemanticGraph& graph) const {
+  if (!all_) return std::nullopt;
+  ZeroRangesOp<View> zero;
+  zero.flat = all_;
+  zero.ranges = std::make_shared<const std::vector<Range>>(1, Range{0, count_});
+  return ProgramOp{.op = zero, .label = "magnitudes:zero", .unit = graph.forward.front().unit};
+}
 
 void SetFactors(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& a,
                 const Factor& b, MatmulOp<View>* product) {

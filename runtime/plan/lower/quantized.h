@@ -11,15 +11,22 @@
 // On CUDA what is summed lies in lines (kernels/ops/cuda_float8.h), so that each sum has a payload
 // of its own: of an activation or a gradient, the one for the other sum comes from the same op.
 //
+// A scale of all that the rank has needs the largest magnitude before the first payload. What
+// writes the value, or reads all of it before, forms that on its way (Magnitudes), so that
+// quantizing reads the value once; where nothing does, the quantize op looks for it.
+//
 // The formats are those of NVIDIA's recipes (Float8CurrentScaling, Float8BlockScaling): gradients
 // need e5m2's range only where a whole tensor shares a scale.
 #pragma once
 
 #include <compare>
 #include <map>
+#include <optional>
 
+#include "runtime/base/id_vector.h"
 #include "runtime/base/policies.h"
 #include "runtime/plan/graph/semantic_graph.h"
+#include "runtime/plan/lower/lower.h"
 
 namespace millrace {
 
@@ -58,6 +65,29 @@ class QuantizedViews {
 
  private:
   std::map<Form, QuantizedView> made_;
+};
+
+// The largest magnitudes of the values of a graph that are quantized by one scale: elements of one
+// buffer, which is zeroed at the beginning of the forward.
+class Magnitudes {
+ public:
+  explicit Magnitudes(const SemanticGraph& graph);
+
+  // For an op that has all of the value to leave it in; absent where nobody wants it, or has it.
+  View Form(Lowering& l, ValueId value);
+  // As formed so far; absent: not yet.
+  View Of(ValueId value) const;
+  // Before all else in the program; none where no op forms one.
+  std::optional<ProgramOp> Zero(const SemanticGraph& graph) const;
+
+ private:
+  struct Place {
+    int64_t at = -1;  // in the buffer; none: nobody wants it
+    bool formed = false;
+  };
+  IdVector<ValueId, Place> places_;
+  int64_t count_ = 0;
+  View all_;
 };
 
 // Sets a, b and, where they are FP8, what goes with them of a product of `node`.

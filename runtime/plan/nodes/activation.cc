@@ -21,6 +21,7 @@ void Lower(Lowering& l, const Step& step) {
   static_cast<ActivationAttrs&>(op) = Attrs<ActivationAttrs>(node);
   op.x = l.storage().Read(node.inputs[0]);
   op.out = l.storage().Write(node.outputs[0]);
+  op.magnitude = l.magnitudes().Form(l, node.outputs[0]);
   l.Push(op, node);
 }
 
@@ -35,6 +36,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.d_x = storage.CanReplace(x, d_x)                            ? storage.WriteOver(d_x, x)
            : !IsGated(op.kind) && storage.CanReplace(d_out, d_x) ? storage.WriteOver(d_x, d_out)
                                                                  : storage.Write(d_x);
+  op.magnitude = l.magnitudes().Form(l, d_x);
   l.Push(op, node);
 }
 

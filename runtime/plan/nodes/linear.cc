@@ -86,6 +86,7 @@ void Lower(Lowering& l, const Step& step) {
     // Without a gradient nobody reads the value before the activation, and it is not kept.
     if (storage.ReadLater(node.outputs[0])) op.pre = storage.Write(node.outputs[0]);
     op.out = storage.Write(step.absorbed->outputs[0]);
+    op.magnitude = l.magnitudes().Form(l, step.absorbed->outputs[0]);
   } else {
     op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
     op.out = storage.Write(node.outputs[0]);
@@ -106,6 +107,7 @@ void LowerGradInput(Lowering& l, const Step& step) {
     op.epilogue = Epilogue::kGeluGrad;
     op.pre = storage.Read(step.absorbed->inputs[0]);
     op.out = storage.Write(step.absorbed->outputs[0]);
+    op.magnitude = l.magnitudes().Form(l, step.absorbed->outputs[0]);
   } else {
     op.out = storage.Write(node.outputs[0]);
   }
@@ -131,6 +133,7 @@ void LowerBiasGrad(Lowering& l, const Step& step) {
   ColumnSumOp<View> op;
   op.x = l.storage().Read(node.inputs[0]);
   op.out = l.storage().Grad(node.grads[0], op.update);
+  op.magnitude = l.magnitudes().Form(l, node.inputs[0]);
   l.Push(op, node);
 }
 

@@ -65,6 +65,7 @@ void Lower(Lowering& l, const Step& step) {
   op.out = storage.Write(node.outputs[0]);
   op.mean = storage.Write(node.outputs[1]);
   op.rstd = storage.Write(node.outputs[2]);
+  op.magnitude = l.magnitudes().Form(l, node.outputs[0]);
   using Op = NormOp<View>;
   PushStrips(l, node, l.graph().value(node.outputs[0]), op,
              {&Op::x, &Op::residual, &Op::sum, &Op::out, &Op::mean, &Op::rstd});
@@ -92,6 +93,7 @@ void LowerGrad(Lowering& l, const Step& step) {
   op.d_x = over_bypass  ? storage.WriteOver(d_x, bypass)
            : over_d_out ? storage.WriteOver(d_x, d_out)
                         : storage.Write(d_x);
+  op.magnitude = l.magnitudes().Form(l, d_x);
   using Op = NormGradOp<View>;
   PushStrips(l, node, l.graph().value(d_x), op,
              {&Op::d_out, &Op::x, &Op::mean, &Op::rstd, &Op::d_bypass, &Op::d_x},

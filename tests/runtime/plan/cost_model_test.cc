@@ -66,6 +66,9 @@ TEST_CASE("a product of FP8 has a rate of its own, and one scale of all a readin
   quantize.out = Dense(1, DType::kE4M3, {256, 128});
   quantize.scales = Dense(2, DType::kF32, {1, 1});
   REQUIRE(Estimate(quantize, kAlone, machine).read_bytes == 2 * 2 * 256 * 128);
+  quantize.magnitude = Dense(3, DType::kF32, {1});
+  REQUIRE(Estimate(quantize, kAlone, machine).read_bytes == 2 * 256 * 128 + 4);
+  quantize.magnitude = {};
   quantize.scales = Dense(2, DType::kF32, {256, 1});
   REQUIRE(Estimate(quantize, kAlone, machine).read_bytes == 2 * 256 * 128);
 }
