@@ -27,4 +27,11 @@ __device__ __forceinline__ float Relu(float x) { return x < 0.0f ? 0.0f : x; }
 template <ActivationKind kind>
 inline constexpr bool kGated = IsGated(kind);
 
+// Of a gated kind x is the gate.
+template <ActivationKind kind>
+__device__ __forceinline__ float Activate(float x, float up) {
+  if constexpr (kGated<kind>) return __fmul_rn(__fmul_rn(x, Sigmoid(x)), up);
+  return __fmul_rn(kind == ActivationKind::kRelu2 ? Relu(x) : GeluSigmoid(x), x);
+}
+
 }  // namespace millrace::cuda

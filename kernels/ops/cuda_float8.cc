@@ -78,8 +78,13 @@ std::string WhyNoFloat8Product(const MatmulOp<Shape>& op) {
 std::string WhyNoQuantize(const QuantizeOp<Shape>& op) {
   const Layout& x = op.x.layout;
   if (!RowMajor(x)) return fmt::format("quantize of {}; on CUDA rows of neighbours", ToString(x));
+  const bool gated = op.activation && IsGated(*op.activation);
+  if (op.activation && !CanActivate(*op.activation, op.out.layout.dtype))
+    return fmt::format("quantize an activation of {} to {}; on CUDA GELU and SwiGLU, to e4m3",
+                       ToString(x), Name(op.out.layout.dtype));
   const auto share = [&](const Shape& scales) {
-    return ScaleShareOf(x.dims[0], x.dims[1], scales.layout.dims[0], scales.layout.dims[1]);
+    return ScaleShareOf(x.dims[0], gated ? x.dims[1] / 2 : x.dims[1], scales.layout.dims[0],
+                        scales.layout.dims[1]);
   };
   const std::optional<ScaleShare> own = share(op.scales);
   if (!own)
@@ -87,6 +92,9 @@ std::string WhyNoQuantize(const QuantizeOp<Shape>& op) {
         "quantize of {} with scales {}; on CUDA there is one of all, or per 128 "
         "elements of a row or column, or per 128 x 128",
         ToString(x), ToString(op.scales.layout));
+  if (op.activation && own == ScaleShare::kTensor)
+    return fmt::format("quantize an activation of {} by a scale of all; on CUDA by blocks",
+                       ToString(x));
   const bool turned = !op.turned_scales ||
                       (share(op.turned_scales) && share(op.turned_scales) != ScaleShare::kTensor);
   if (!turned)

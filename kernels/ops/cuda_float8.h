@@ -24,6 +24,11 @@ inline constexpr int64_t kFloat8Multiple = 16;
 // Scales of an operand [lines, sum] in place, from the first element on.
 Layout ScalesInPlace(KeyScales kind, int64_t lines, int64_t sum);
 
+// Whether an activation may be quantized as it is formed, to that dtype.
+constexpr bool CanActivate(ActivationKind kind, DType out) {
+  return kind != ActivationKind::kRelu2 && out == DType::kE4M3;
+}
+
 // "" or the reason.
 std::string WhyNoFloat8Product(const MatmulOp<Shape>& op);
 std::string WhyNoQuantize(const QuantizeOp<Shape>& op);

@@ -14,15 +14,19 @@
 //          that they enter is NaN.
 // Magnitude  f32 [1], optional, where all elements share a scale: x's largest finite magnitude,
 //          which the op that wrote x has formed (model_ops.h). So x is read once.
+// Activation  What is quantized is the activation of x (ActivationOp, model_ops.h), rounded to x's
+//          dtype as ActivationOp would store it: it is neither written nor read.
 // Turned   A second form of x from the same reading of it, for products that sum along the other
 //          dim. Without scales of its own it has those of `out`.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/fp8_blocks.h"
 #include "runtime/base/error.h"
+#include "runtime/base/policies.h"
 
 namespace millrace {
 
@@ -36,11 +40,13 @@ inline int64_t ScaleBlockOf(int64_t n, int64_t scales) {
 
 enum class ScaleRounding { kExact, kPowerOfTwo };
 
-// out, scales (and turned, turned_scales) from x [R,C] any, one stride of which is 1.
+// out, scales (and turned, turned_scales) from x [R,C] any, one stride of which is 1; by a gated
+// activation x is [R,2C].
 // out and turned e4m3 or e5m2 [R,C], of one dtype, one stride of which is 1; scales f32 [Sr,Sc],
 // strided.
 struct QuantizeAttrs {
   ScaleRounding scale_rounding = ScaleRounding::kExact;
+  std::optional<ActivationKind> activation = {};
   bool operator==(const QuantizeAttrs&) const = default;
 };
 template <class V>

@@ -123,6 +123,8 @@ void AddProduct(const Op& typed, const Add& add) {
       add(fmt::format("scaling={}", static_cast<int>(typed.scaling)));
   if constexpr (requires { typed.scale_rounding; })
     add(fmt::format("scale_rounding={}", static_cast<int>(typed.scale_rounding)));
+  if constexpr (requires { typed.activation; })
+    if (typed.activation) add(fmt::format("activation={}", static_cast<int>(*typed.activation)));
 }
 
 // Of norms, rotations, attention and scans.

@@ -21,26 +21,31 @@ inline float Relu(float x) { return x < 0.0f ? 0.0f : x; }
 
 }  // namespace
 
+void ActivateRow(ActivationKind kind, Row x, int64_t columns, int64_t c, int64_t n, float* y) {
+  float gate_buffer[kChunk], up_buffer[kChunk];
+  const float* gate = Load(x, c, n, gate_buffer);
+  if (kind == ActivationKind::kGelu) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = Gelu(gate[i]);
+  } else if (kind == ActivationKind::kRelu2) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = Relu(gate[i]) * gate[i];
+  } else {
+    const float* up = Load(x, columns + c, n, up_buffer);
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) y[i] = gate[i] * Sigmoid(gate[i]) * up[i];
+  }
+}
+
 void Activation(const ActivationOp<TensorView>& op, Stream&) {
   Check(op.x, op.out, op.kind);
   const int64_t columns = op.out.dim(1);
   for (int64_t r = 0; r < op.out.dim(0); ++r) {
     const Row x = RowAt(op.x, r), out = RowAt(op.out, r);
     ForChunks(columns, [&](int64_t c, int64_t n) {
-      float gate_buffer[kChunk], up_buffer[kChunk];
-      const float* gate = Load(x, c, n, gate_buffer);
-      float* y = Target(out, c, gate_buffer);
-      if (op.kind == ActivationKind::kGelu) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) y[i] = Gelu(gate[i]);
-      } else if (op.kind == ActivationKind::kRelu2) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) y[i] = Relu(gate[i]) * gate[i];
-      } else {
-        const float* up = Load(x, columns + c, n, up_buffer);
-#pragma omp simd
-        for (int64_t i = 0; i < n; ++i) y[i] = gate[i] * Sigmoid(gate[i]) * up[i];
-      }
+      float buffer[kChunk];
+      float* y = Target(out, c, buffer);
+      ActivateRow(op.kind, x, columns, c, n, y);
       Store(out, c, n, y);
     });
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
+#include "kernels/cpu/elementwise/activation.h"
 #include "kernels/cpu/magnitude.h"
 #include "kernels/cpu/rows.h"
 #include "runtime/base/error.h"
@@ -14,10 +16,10 @@ namespace {
 // The scales of a matrix's elements, a block of which has one.
 class Scales {
  public:
-  Scales(const TensorView& x, const TensorView& scales)
+  Scales(const TensorView& payload, const TensorView& scales)
       : view_(scales),
-        block_rows_(ScaleBlockOf(x.dim(0), scales.dim(0))),
-        block_columns_(ScaleBlockOf(x.dim(1), scales.dim(1))) {}
+        block_rows_(ScaleBlockOf(payload.dim(0), scales.dim(0))),
+        block_columns_(ScaleBlockOf(payload.dim(1), scales.dim(1))) {}
 
   float& At(int64_t row_block, int64_t column_block) const {
     return view_.as<float>()[row_block * view_.stride(0) + column_block * view_.stride(1)];
@@ -41,18 +43,41 @@ class Scales {
   const int64_t block_rows_, block_columns_;
 };
 
+// What is quantized: rows of x, or an activation of them.
+class Source {
+ public:
+  explicit Source(const QuantizeOp<TensorView>& op)
+      : x_(op.x),
+        activation_(op.activation),
+        columns_(op.activation && IsGated(*op.activation) ? op.x.dim(1) / 2 : op.x.dim(1)) {}
+
+  int64_t rows() const { return x_.dim(0); }
+  int64_t columns() const { return columns_; }
+  const float* Load(int64_t r, int64_t c, int64_t n, float* buffer) const {
+    if (!activation_) return cpu::Load(RowAt(x_, r), c, n, buffer);
+    ActivateRow(*activation_, RowAt(x_, r), columns_, c, n, buffer);
+    RoundTo(x_.dtype(), buffer, n);  // as it would be stored
+    return buffer;
+  }
+
+ private:
+  const TensorView& x_;
+  const std::optional<ActivationKind> activation_;
+  const int64_t columns_;
+};
+
 // A payload and the scales that it has.
 struct Form {
   const TensorView& out;
   const TensorView& scales;
 };
 
-void Check(const TensorView& x, const Form& form) {
+void Check(const TensorView& x, const Source& source, const Form& form) {
   MR_CHECK(IsFloat8(form.out.dtype()) && form.scales.dtype() == DType::kF32,
            "quantize to {} with scales in {}", Name(form.out.dtype()), Name(form.scales.dtype()));
   for (const TensorView* view : {&x, &form.out, &form.scales})
     MR_CHECK_EQ(view->layout.rank, 2, "rank of quantize's {}", ToString(view->layout));
-  MR_CHECK(x.dim(0) == form.out.dim(0) && x.dim(1) == form.out.dim(1),
+  MR_CHECK(source.rows() == form.out.dim(0) && source.columns() == form.out.dim(1),
            "quantize: x is {}, out is {}", ToString(x.layout), ToString(form.out.layout));
 }
 
@@ -67,20 +92,20 @@ float ScaleFor(float most, float largest, ScaleRounding rounding) {
 }
 
 // f(scale, row, begin, x, n) for the pieces of rows that have one scale.
-void ForPieces(const TensorView& view, const Scales& scales, auto&& f) {
-  for (int64_t r = 0; r < view.dim(0); ++r)
-    ForChunks(view.dim(1), [&](int64_t c, int64_t n) {
+void ForPieces(const Source& source, const Scales& scales, auto&& f) {
+  for (int64_t r = 0; r < source.rows(); ++r)
+    ForChunks(source.columns(), [&](int64_t c, int64_t n) {
       float buffer[kChunk];
-      const float* const x = Load(RowAt(view, r), c, n, buffer);
+      const float* const x = source.Load(r, c, n, buffer);
       scales.ForPieces(r, c, c + n, [&](float& scale, int64_t begin, int64_t end) {
         f(scale, r, begin, x + (begin - c), end - begin);
       });
     });
 }
 
-void FindScales(const TensorView& view, const Form& form, const TensorView& magnitude,
+void FindScales(const Source& source, const Form& form, const TensorView& magnitude,
                 ScaleRounding rounding) {
-  const Scales scales(view, form.scales);
+  const Scales scales(form.out, form.scales);
   if (magnitude) {
     MR_CHECK(magnitude.numel() == 1 && form.scales.numel() == 1,
              "quantize: magnitude is {}, scales are {}", ToString(magnitude.layout),
@@ -88,7 +113,7 @@ void FindScales(const TensorView& view, const Form& form, const TensorView& magn
     scales.At(0, 0) = *magnitude.as<float>();
   } else {
     scales.ForEach([](float& most) { most = 0; });
-    ForPieces(view, scales, [](float& most, int64_t, int64_t, const float* x, int64_t n) {
+    ForPieces(source, scales, [](float& most, int64_t, int64_t, const float* x, int64_t n) {
       most = LargestMagnitude(x, n, most);
     });
   }
@@ -96,10 +121,10 @@ void FindScales(const TensorView& view, const Form& form, const TensorView& magn
       [&](float& most) { most = ScaleFor(most, LargestOf(form.out.dtype()), rounding); });
 }
 
-void Divide(const TensorView& view, const Form& form) {
+void Divide(const Source& source, const Form& form) {
   const DType dtype = form.out.dtype();
   const int64_t step = form.out.dim(1) == 1 ? 1 : form.out.stride(1);
-  ForPieces(view, Scales(view, form.scales),
+  ForPieces(source, Scales(form.out, form.scales),
             [&](float& scale, int64_t row, int64_t column, const float* x, int64_t n) {
               uint8_t* const out =
                   form.out.as<uint8_t>() + row * form.out.stride(0) + column * step;
@@ -111,17 +136,18 @@ void Divide(const TensorView& view, const Form& form) {
 
 void Quantize(const QuantizeOp<TensorView>& op, Stream&) {
   CheckFloat(op.x, "x");
+  const Source source(op);
   const Form form{op.out, op.scales};
-  Check(op.x, form);
-  FindScales(op.x, form, op.magnitude, op.scale_rounding);
-  Divide(op.x, form);
+  Check(op.x, source, form);
+  FindScales(source, form, op.magnitude, op.scale_rounding);
+  Divide(source, form);
   if (!op.turned) return;
   MR_CHECK(op.turned.dtype() == op.out.dtype(), "quantize to {} and {}", Name(op.out.dtype()),
            Name(op.turned.dtype()));
   const Form turned{op.turned, op.turned_scales ? op.turned_scales : op.scales};
-  Check(op.x, turned);
-  if (op.turned_scales) FindScales(op.x, turned, {}, op.scale_rounding);
-  Divide(op.x, turned);
+  Check(op.x, source, turned);
+  if (op.turned_scales) FindScales(source, turned, {}, op.scale_rounding);
+  Divide(source, turned);
 }
 
 }  // namespace millrace::cpu

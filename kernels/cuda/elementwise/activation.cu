@@ -53,18 +53,10 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const Activatio
     const Place p(a, u);
     if (!p.inside) continue;
     const Floats g = ToFloats<E>(a.x, gate[u]);
-    Floats y;
-    if constexpr (kGated<kKind>) {
-      const Floats other = ToFloats<E>(a.x, up[u]);
+    Floats other{}, y;
+    if constexpr (kGated<kKind>) other = ToFloats<E>(a.x, up[u]);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i)
-        y.v[i] = __fmul_rn(__fmul_rn(g.v[i], Sigmoid(g.v[i])), other.v[i]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPack; ++i)
-        y.v[i] =
-            __fmul_rn(kKind == ActivationKind::kRelu2 ? Relu(g.v[i]) : GeluSigmoid(g.v[i]), g.v[i]);
-    }
+    for (int i = 0; i < kPack; ++i) y.v[i] = Activate<kKind>(g.v[i], other.v[i]);
     StoreResult<E, kMagnitude>(a.out, p.row * a.out.stride + p.column, p.left, y, magnitude);
   }
   if constexpr (kMagnitude) magnitude.Raise(a.magnitude);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
+#include "kernels/ops/cuda_float8.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 #include "runtime/base/float8.h"
@@ -24,10 +25,10 @@ cuda::Scales ScalesOf(const TensorView& scales) {
 }
 
 // `scales`: its own, or those of the form before.
-QuantizedForm FormOf(const TensorView& x, const TensorView& out, const TensorView& scales) {
-  MR_CHECK(IsFloat8(out.dtype()) && out.layout.rank == 2 && out.dim(0) == x.dim(0) &&
-               out.dim(1) == x.dim(1),
-           "quantize: x is {}, out is {}", ToString(x.layout), ToString(out.layout));
+QuantizedForm FormOf(const QuantizeArgs& args, const TensorView& out, const TensorView& scales) {
+  MR_CHECK(IsFloat8(out.dtype()) && out.layout.rank == 2 && out.dim(0) == args.rows &&
+               out.dim(1) == args.columns,
+           "quantize {} x {} to {}", args.rows, args.columns, ToString(out.layout));
   QuantizedForm form;
   form.data = out.as<uint8_t>();
   form.by_columns = out.stride(1) != 1 && out.dim(1) > 1;
@@ -37,8 +38,8 @@ QuantizedForm FormOf(const TensorView& x, const TensorView& out, const TensorVie
   form.wide = reinterpret_cast<uintptr_t>(form.data) % 16 == 0 && form.line_stride % 16 == 0;
   form.scales = ScalesOf(scales);
   const std::optional<ScaleShare> share =
-      ScaleShareOf(x.dim(0), x.dim(1), scales.dim(0), scales.dim(1));
-  MR_CHECK(share.has_value(), "quantize {} with scales {}", ToString(x.layout),
+      ScaleShareOf(args.rows, args.columns, scales.dim(0), scales.dim(1));
+  MR_CHECK(share.has_value(), "quantize {} x {} with scales {}", args.rows, args.columns,
            ToString(scales.layout));
   form.share = *share;
   return form;
@@ -52,19 +53,31 @@ void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream) {
   constexpr int64_t kMost = std::numeric_limits<int>::max() - kScaleBlock;
   MR_CHECK(op.x.dim(0) <= kMost && op.x.dim(1) <= kMost, "quantize {}", ToString(op.x.layout));
   args.rows = static_cast<int>(op.x.dim(0)), args.columns = static_cast<int>(op.x.dim(1));
-  args.forms[0] = FormOf(op.x, op.out, op.scales);
+  if (op.activation) {
+    MR_CHECK(CanActivate(*op.activation, op.out.dtype()) &&
+                 (!IsGated(*op.activation) || args.columns % 2 == 0),
+             "quantize: activation {} of {} to {}", static_cast<int>(*op.activation),
+             ToString(op.x.layout), ToString(op.out.layout));
+    if (IsGated(*op.activation)) {
+      args.columns /= 2;  // the second half of a row starts so many elements into it
+      args.x.wide = args.x.wide && args.columns % (args.x.bf16 ? 8 : 4) == 0;
+    }
+  }
+  args.forms[0] = FormOf(args, op.out, op.scales);
   args.largest = LargestOf(op.out.dtype());
   args.powers = op.scale_rounding == ScaleRounding::kPowerOfTwo;
   if (op.turned) {
     MR_CHECK(op.turned.dtype() == op.out.dtype(), "quantize to {} and {}", Name(op.out.dtype()),
              Name(op.turned.dtype()));
-    args.forms[1] = FormOf(op.x, op.turned, op.turned_scales ? op.turned_scales : op.scales);
+    args.forms[1] = FormOf(args, op.turned, op.turned_scales ? op.turned_scales : op.scales);
     if (!op.turned_scales) args.forms[1].scales.data = nullptr;
     MR_CHECK(!op.turned_scales || args.forms[1].share != ScaleShare::kTensor,
              "quantize: one scale of the turned form, beside the other's");
   }
   const Launch launch = LaunchOn(stream);
   const Elements elements = ElementsOf({args.x});
+  MR_CHECK(!op.activation || args.forms[0].share != ScaleShare::kTensor || op.x.numel() == 0,
+           "quantize an activation by a scale of all");
   MR_CHECK(!op.magnitude || op.scales.numel() == 1, "quantize by a magnitude: scales are {}",
            ToString(op.scales.layout));
   if (op.magnitude && op.x.numel() > 0) {
@@ -82,7 +95,7 @@ void CudaQuantize(const QuantizeOp<TensorView>& op, Stream& stream) {
     LaunchTensorScale(scale, elements, launch);
   }
   if (op.x.numel() > 0 || args.forms[0].share != ScaleShare::kTensor)
-    LaunchQuantize(args, elements, op.out.dtype() == DType::kE5M2, launch);
+    LaunchQuantize(args, elements, op.out.dtype() == DType::kE5M2, op.activation, launch);
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/float8.cuh"
@@ -273,26 +274,57 @@ __device__ __forceinline__ void ByOneScale(const QuantizedForm& form, const Quan
     payload[r] = PayloadOf<kE5M2>(ToFloats<E>(a.x, x.rows[r]), [&](int) { return divisor; });
 }
 
-// kWhole: every pack, of values and of payloads, is one access.
+// What is quantized: elements, or an activation of them.
+enum class Before { kNothing, kGelu, kSwiglu };
+
+// kWhole: every pack, of values and of payloads, is one access. `first`: of the columns.
 template <Elements E, bool kWhole>
-__device__ __forceinline__ Raw<E> LoadRow(const QuantizeArgs& a, int row, int column) {
+__device__ __forceinline__ Raw<E> LoadRow(const QuantizeArgs& a, int row, int column,
+                                          int first = 0) {
   if (row >= a.rows || column >= a.columns) return {};
-  const int64_t index = row * a.x.stride + column;
+  const int64_t index = row * a.x.stride + first + column;
   if constexpr (kWhole)
     return {*reinterpret_cast<const uint4*>(reinterpret_cast<const uint16_t*>(a.x.data) + index)};
   else
     return LoadRaw<E>(a.x, index, min(a.columns - column, kPack));
 }
 
-template <Elements E, bool kE5M2, bool kPowers, bool kWhole>
+// A pack of the activation, as CudaActivation stores it.
+template <Elements E, ActivationKind kKind>
+__device__ __forceinline__ Raw<E> Activated(const Rows& rows, const Raw<E>& x, const Raw<E>& up) {
+  const Floats gate = ToFloats<E>(rows, x), other = ToFloats<E>(rows, up);
+  Floats y;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) y.v[i] = Activate<kKind>(gate.v[i], other.v[i]);
+  return FromFloats<E>(rows, y);
+}
+
+template <Elements E, Before kBefore, bool kWhole>
+__device__ __forceinline__ void LoadValues(const QuantizeArgs& a, const Place& at, Values<E>& x) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) x.rows[r] = LoadRow<E, kWhole>(a, at.row + r, at.column);
+  if constexpr (kBefore == Before::kGelu) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      x.rows[r] = Activated<E, ActivationKind::kGelu>(a.x, x.rows[r], {});
+  } else if constexpr (kBefore == Before::kSwiglu) {
+    Raw<E> up[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) up[r] = LoadRow<E, kWhole>(a, at.row + r, at.column, a.columns);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+      x.rows[r] = Activated<E, ActivationKind::kSwiglu>(a.x, x.rows[r], up[r]);
+  }
+}
+
+template <Elements E, Before kBefore, bool kE5M2, bool kPowers, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kWhole ? 2 : 1)
     QuantizeKernel(const __grid_constant__ QuantizeArgs a, const int tiles_across) {
   BeginKernel();
   __shared__ Shared shared;
   const Place at(tiles_across);
   Values<E> x;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) x.rows[r] = LoadRow<E, kWhole>(a, at.row + r, at.column);
+  LoadValues<E, kBefore, kWhole>(a, at, x);
   Most<E> most;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) most.Add(x.rows[r]);
@@ -326,22 +358,27 @@ __global__ void __launch_bounds__(kThreads, kWhole ? 2 : 1)
 
 }  // namespace
 
-void LaunchQuantize(const QuantizeArgs& args, Elements elements, bool e5m2, const Launch& launch) {
+void LaunchQuantize(const QuantizeArgs& args, Elements elements, bool e5m2,
+                    std::optional<ActivationKind> activation, const Launch& launch) {
   const auto tiles = [](int64_t n) { return std::max(static_cast<int>(CeilDiv(n, kTile)), 1); };
   const auto blocks =
       static_cast<unsigned>(tiles(args.rows)) * static_cast<unsigned>(tiles(args.columns));
   bool whole = args.x.wide && args.columns % kPack == 0;
   for (const QuantizedForm& form : args.forms)
     whole &= form.data == nullptr || (form.wide && (!form.by_columns || args.rows % 16 == 0));
-  const auto with = [&]<Elements E, bool kE5M2, bool kWhole>() {
+  const auto with = [&]<Elements E, Before kBefore, bool kE5M2, bool kWhole>() {
     LaunchKernel(launch, blocks, kThreads, 0,
-                 args.powers ? QuantizeKernel<E, kE5M2, true, kWhole>
-                             : QuantizeKernel<E, kE5M2, false, kWhole>,
+                 args.powers ? QuantizeKernel<E, kBefore, kE5M2, true, kWhole>
+                             : QuantizeKernel<E, kBefore, kE5M2, false, kWhole>,
                  args, tiles(args.columns));
   };
   const auto of = [&]<Elements E, bool kWhole>() {
-    return e5m2 ? with.template operator()<E, true, kWhole>()
-                : with.template operator()<E, false, kWhole>();
+    if (activation == ActivationKind::kGelu)
+      return with.template operator()<E, Before::kGelu, false, kWhole>();
+    if (activation == ActivationKind::kSwiglu)
+      return with.template operator()<E, Before::kSwiglu, false, kWhole>();
+    return e5m2 ? with.template operator()<E, Before::kNothing, true, kWhole>()
+                : with.template operator()<E, Before::kNothing, false, kWhole>();
   };
   if (elements != Elements::kBF16) return of.template operator()<Elements::kF32, false>();
   if (whole) return of.template operator()<Elements::kBF16, true>();

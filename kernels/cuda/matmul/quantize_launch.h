@@ -5,10 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/ops/fp8_blocks.h"
+#include "runtime/base/policies.h"
 
 namespace millrace::cuda {
 
@@ -30,7 +32,7 @@ struct QuantizedForm {
 
 struct QuantizeArgs {
   Rows x;
-  int rows = 0, columns = 0;
+  int rows = 0, columns = 0;  // of the forms
   QuantizedForm forms[2];
   // Of kTensor: the scale, or what to make it of.
   const float* tensor_scale = nullptr;
@@ -39,7 +41,9 @@ struct QuantizeArgs {
   bool powers = false;  // scales are
 };
 
-void LaunchQuantize(const QuantizeArgs& args, Elements elements, bool e5m2, const Launch& launch);
+// `activation`: of x, which has its results in place of x's elements: GELU or SwiGLU, to e4m3.
+void LaunchQuantize(const QuantizeArgs& args, Elements elements, bool e5m2,
+                    std::optional<ActivationKind> activation, const Launch& launch);
 
 struct TensorScaleArgs {
   Rows x;

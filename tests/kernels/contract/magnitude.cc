@@ -196,6 +196,44 @@ void QuantizeCases(const Subject& subject, Random& random, Sizes s) {
   CHECK(Get(op.scales) == 2);
 }
 
+// An activation that is formed while it is quantized has the bits of one that was stored.
+void ActivatedCases(const Subject& subject, Random& random, Sizes s) {
+  Memory memory;
+  const Form form(random);
+  ActivationOp<TensorView> activation{};
+  activation.kind = Flip(random) ? ActivationKind::kGelu : ActivationKind::kSwiglu;
+  const int64_t wide = IsGated(activation.kind) ? 2 * s.columns : s.columns;
+  activation.x = form.New(memory, random, s.rows, wide, 4);
+  activation.out = memory.New(activation.x.dtype(), {s.rows, s.columns});
+  Disturb(random, activation.x);
+  Run(subject, memory, subject.table.activation, activation);
+
+  const auto count = [](int64_t n) { return std::max<int64_t>(1, (n + 127) / 128); };
+  QuantizeOp<TensorView> stored{};
+  stored.scale_rounding = ScaleRounding::kPowerOfTwo;
+  stored.x = activation.out;
+  stored.out = memory.New(DType::kE4M3, {s.rows, s.columns});
+  stored.scales = memory.New(DType::kF32, {s.rows, count(s.columns)});
+  stored.turned = memory.New(DType::kE4M3, {s.rows, s.columns}, Strides::kTransposed);
+  stored.turned_scales = memory.New(DType::kF32, {count(s.rows), s.columns});
+  QuantizeOp<TensorView> formed = stored;
+  formed.x = activation.x;
+  formed.activation = activation.kind;
+  formed.out = memory.NewLike(stored.out), formed.scales = memory.NewLike(stored.scales);
+  formed.turned = memory.NewLike(stored.turned);
+  formed.turned_scales = memory.NewLike(stored.turned_scales);
+  REQUIRE(WhyUnsupported(ConvertOp<QuantizeOp, TensorView, Shape>(formed, ShapeOf),
+                         subject.backend) == "");
+  Run(subject, memory, subject.table.quantize, stored);
+  Run(subject, memory, subject.table.quantize, formed);
+  INFO("activation " << static_cast<int>(activation.kind) << " of "
+                     << ToString(activation.x.layout));
+  CHECK(SameBits(formed.out, stored.out));
+  CHECK(SameBits(formed.scales, stored.scales));
+  CHECK(SameBits(formed.turned, stored.turned));
+  CHECK(SameBits(formed.turned_scales, stored.turned_scales));
+}
+
 }  // namespace
 
 void MagnitudeContract(const Subject& subject) {
@@ -212,6 +250,9 @@ void MagnitudeContract(const Subject& subject) {
     for (const Sizes s :
          {Sizes{0, 3}, {3, 0}, {1, 1}, {128, 128}, {129, 257}, {5, 700}, {300, 130}})
       QuantizeCases(subject, random, s);
+    for (const Sizes s :
+         {Sizes{0, 8}, {1, 1}, {5, 13}, {48, 144}, {144, 160}, {130, 272}, {129, 257}})
+      for (int again = 0; again < 2; ++again) ActivatedCases(subject, random, s);
   }
   ColumnSumCases(subject, random, {4097, 264});  // more than one launch sums
   ColumnSumCases(subject, random, {4200, 33});
