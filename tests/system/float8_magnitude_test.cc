@@ -116,6 +116,40 @@ TEST_CASE("what writes an operand of FP8 forms its magnitude, and quantizing goe
     }
 }
 
+// By what the ops have of activations: how many store one, how many quantize one as it is formed.
+std::pair<int, int> StoredAndQuantized(const StepPlan& plan) {
+  int stored = 0, quantized = 0;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops) {
+      const auto* activation = std::get_if<ActivationOp<View>>(&op.op);
+      const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+      const auto* quantize = std::get_if<QuantizeOp<View>>(&op.op);
+      stored += activation != nullptr && activation->out;
+      stored += product != nullptr &&
+                (product->epilogue == Epilogue::kGelu || product->epilogue == Epilogue::kBiasGelu);
+      quantized += quantize != nullptr && quantize->activation;
+    }
+  return {stored, quantized};
+}
+
+TEST_CASE("an activation that is quantized in blocks alone is formed as it is, and not stored",
+          "[fp8]") {
+  for (const Backend backend : {Backend::kCpu, Backend::kCuda})
+    for (const Family family : {Family::kGpt2, Family::kLlama})
+      for (const LinearEncoding linear :
+           {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block, LinearEncoding::kCompute}) {
+        const Base base = BaseOf(family, Recompute::kNone, 1, linear);
+        const int layers = static_cast<int>(base.trial.config.model.layers);
+        const AssembledRun run = RunOf(base, 1, backend);
+        INFO(base.name << ", " << (backend == Backend::kCpu ? "CPU" : "CUDA"));
+        // The CPU makes the blocks of the backward's sums where they are first asked for.
+        const int forms = backend == Backend::kCpu ? 2 : 1;
+        CHECK(StoredAndQuantized(run.plans.Of("train")) == (linear == LinearEncoding::kFp8Block
+                                                                ? std::pair{0, forms * layers}
+                                                                : std::pair{layers, 0}));
+      }
+}
+
 TEST_CASE("magnitudes of what is computed again are formed again", "[fp8]") {
   for (const Recompute recompute : {Recompute::kNorms, Recompute::kBlock}) {
     const Base base = BaseOf(Family::kLlama, recompute, 2, LinearEncoding::kFp8Tensor);

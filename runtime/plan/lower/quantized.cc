@@ -93,7 +93,12 @@ void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& 
   QuantizeOp<View> op;
   op.scale_rounding =
       encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact : ScaleRounding::kPowerOfTwo;
-  op.x = l.storage().Read(form.value);
+  const auto activation = l.quantized().activations().find(form.value);
+  const bool activates = activation != l.quantized().activations().end();
+  op.x = l.storage().Read(activates ? activation->second.x : form.value);
+  if (activates) op.activation = activation->second.kind;
+  Layout x = op.x.layout;  // of what is quantized
+  if (activates && IsGated(*op.activation)) x = DenseLayout(x.dtype, {x.dims[0], x.dims[1] / 2});
   if (encoding == LinearEncoding::kFp8Tensor) op.magnitude = l.magnitudes().Of(form.value);
   const std::string& name = l.graph().value(form.value).name;
   const auto keep = [&](const QuantizedViews::Form& of, const QuantizedView& made) {
@@ -101,18 +106,18 @@ void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& 
     return made;
   };
   if (l.options().backend == Backend::kCpu) {
-    const QuantizedView made = keep(form, HostForm(l, op.x.layout, name, encoding, form));
+    const QuantizedView made = keep(form, HostForm(l, x, name, encoding, form));
     op.out = made.payload, op.scales = made.scales;
   } else {
     const KeyScales scales = KeyScalesOf(encoding, factor.kind);
-    const QuantizedView made = keep(form, DeviceForm(l, op.x.layout, name, scales, form, {}));
+    const QuantizedView made = keep(form, DeviceForm(l, x, name, scales, form, {}));
     op.out = made.payload, op.scales = made.scales;
     QuantizedViews::Form other = form;
     other.along = form.along == Along::kRows ? Along::kColumns : Along::kRows;
     if (factor.both_ways) {
       const bool shared = encoding == LinearEncoding::kFp8Tensor;
-      const QuantizedView turned = keep(
-          other, DeviceForm(l, op.x.layout, name, scales, other, shared ? made.scales : View{}));
+      const QuantizedView turned =
+          keep(other, DeviceForm(l, x, name, scales, other, shared ? made.scales : View{}));
       op.turned = turned.payload;
       if (!shared) op.turned_scales = turned.scales;
     }
@@ -134,14 +139,21 @@ QuantizedView Quantized(Lowering& l, const Node& node, LinearEncoding encoding,
 
 // A node of linears in FP8 has their encoding as its attributes, and quantizes all that it reads
 // but biases. No op has a whole weight in hand before it is quantized.
-Magnitudes::Magnitudes(const SemanticGraph& graph) : places_(graph.values.size()) {
+Magnitudes::Magnitudes(const SemanticGraph& graph)
+    : places_(graph.values.size()),
+      in_blocks_(graph.values.size()),
+      read_otherwise_(graph.values.size()) {
   for (const std::vector<Node>* nodes : {&graph.forward, &graph.backward})
     for (const Node& node : *nodes) {
       const auto* encoding = std::any_cast<LinearEncoding>(&node.attrs);
-      if (encoding == nullptr || *encoding != LinearEncoding::kFp8Tensor) continue;
-      for (const ValueId input : node.inputs)
-        if (input && graph.value(input).role != ValueRole::kParam && places_[input].at < 0)
+      const bool tensor = encoding != nullptr && *encoding == LinearEncoding::kFp8Tensor,
+                 blocks = encoding != nullptr && *encoding == LinearEncoding::kFp8Block;
+      for (const ValueId input : node.inputs) {
+        if (!input) continue;
+        (blocks ? in_blocks_ : read_otherwise_)[input] = true;
+        if (tensor && graph.value(input).role != ValueRole::kParam && places_[input].at < 0)
           places_[input].at = count_++;
+      }
     }
 }
 
@@ -166,6 +178,17 @@ std::optional<ProgramOp> Magnitudes::Zero(const SemanticGraph& graph) const {
   zero.flat = all_;
   zero.ranges = std::make_shared<const std::vector<Range>>(1, Range{0, count_});
   return ProgramOp{.op = zero, .label = "magnitudes:zero", .unit = graph.forward.front().unit};
+}
+
+bool CanLeaveActivation(Lowering& l, ValueId x, ActivationKind kind, ValueId out) {
+  const Value& activation = l.graph().value(out);
+  return l.magnitudes().OnlyInBlocks(out) && cuda::CanActivate(kind, DType::kE4M3) &&
+         activation.role == ValueRole::kActivation && activation.dtype == l.graph().value(x).dtype;
+}
+
+void LeaveActivation(Lowering& l, ValueId x, ActivationKind kind, ValueId out) {
+  l.quantized().activations().insert_or_assign(out, ActivationSource{x, kind});
+  l.storage().KeepAsLongAs(x, out);
 }
 
 void SetFactors(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& a,

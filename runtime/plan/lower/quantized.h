@@ -15,6 +15,11 @@
 // writes the value, or reads all of it before, forms that on its way (Magnitudes), so that
 // quantizing reads the value once; where nothing does, the quantize op looks for it.
 //
+// An activation that is quantized in blocks and read in no other way is formed while it is
+// quantized, and stored nowhere. Not by a scale of all: it would be formed twice, for the magnitude
+// and for payloads, which takes longer than to write and read it (tools/bench/README.md, "FP8 on
+// one H100").
+//
 // The formats are those of NVIDIA's recipes (Float8CurrentScaling, Float8BlockScaling): gradients
 // need e5m2's range only where a whole tensor shares a scale.
 #pragma once
@@ -45,6 +50,12 @@ struct QuantizedView {
   View payload, scales;
 };
 
+// An activation that is formed while it is quantized, of the value x: nothing else reads it.
+struct ActivationSource {
+  ValueId x;
+  ActivationKind kind;
+};
+
 class QuantizedViews {
  public:
   // Along which of its dims products sum it.
@@ -57,6 +68,7 @@ class QuantizedViews {
   };
 
   QuantizedView& operator[](const Form& form) { return made_[form]; }
+  std::map<ValueId, ActivationSource>& activations() { return activations_; }
   void ForgetWeights(const SemanticGraph& graph) {
     std::erase_if(made_, [&](const auto& made) {
       return graph.value(made.first.value).role == ValueRole::kParam;
@@ -65,6 +77,7 @@ class QuantizedViews {
 
  private:
   std::map<Form, QuantizedView> made_;
+  std::map<ValueId, ActivationSource> activations_;
 };
 
 // The largest magnitudes of the values of a graph that are quantized by one scale: elements of one
@@ -73,6 +86,8 @@ class Magnitudes {
  public:
   explicit Magnitudes(const SemanticGraph& graph);
 
+  // Whether all nodes that read the value quantize it in blocks.
+  bool OnlyInBlocks(ValueId value) const { return in_blocks_[value] && !read_otherwise_[value]; }
   // For an op that has all of the value to leave it in; absent where nobody wants it, or has it.
   View Form(Lowering& l, ValueId value);
   // As formed so far; absent: not yet.
@@ -86,9 +101,15 @@ class Magnitudes {
     bool formed = false;
   };
   IdVector<ValueId, Place> places_;
+  IdVector<ValueId, char> in_blocks_, read_otherwise_;
   int64_t count_ = 0;
   View all_;
 };
+
+// Whether `out`, the activation of x, can be left to who quantizes it.
+bool CanLeaveActivation(Lowering& l, ValueId x, ActivationKind kind, ValueId out);
+// Leaves it: it has no storage, but x has, as long as it is read.
+void LeaveActivation(Lowering& l, ValueId x, ActivationKind kind, ValueId out);
 
 // Sets a, b and, where they are FP8, what goes with them of a product of `node`.
 void SetFactors(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& a,

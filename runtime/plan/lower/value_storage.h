@@ -3,6 +3,7 @@
 // parameter's gradient knows whether it has had its first contribution.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,10 @@ class ValueStorage {
   View WriteOver(ValueId id, ValueId old);
   // Same bytes, an activation, and no step after this one reads it?
   bool CanReplace(ValueId old, ValueId id) const;
+  // Who reads `instead` reads `id`.
+  void KeepAsLongAs(ValueId id, ValueId instead) {
+    last_read_[id] = std::max(last_read_[id], last_read_[instead]);
+  }
   bool ReadLater(ValueId id) const { return last_read_[id] > step_; }
   // A parameter's gradient: overwritten by its first contribution in program order,
   // accumulated by later ones.

@@ -17,6 +17,9 @@ void Gradient(Differentiator& d, const Node& n) {
 
 void Lower(Lowering& l, const Step& step) {
   const Node& node = *step.node;
+  const ActivationKind kind = Attrs<ActivationAttrs>(node).kind;
+  if (CanLeaveActivation(l, node.inputs[0], kind, node.outputs[0]))
+    return LeaveActivation(l, node.inputs[0], kind, node.outputs[0]);
   ActivationOp<View> op;
   static_cast<ActivationAttrs&>(op) = Attrs<ActivationAttrs>(node);
   op.x = l.storage().Read(node.inputs[0]);

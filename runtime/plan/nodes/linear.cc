@@ -81,12 +81,19 @@ void Lower(Lowering& l, const Step& step) {
       {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
   op.bias = storage.Read(node.inputs[2]);
   LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
-  if (step.absorbed) {
+  const ValueId activated = step.absorbed ? step.absorbed->outputs[0] : ValueId{};
+  if (activated && CanLeaveActivation(l, node.outputs[0], ActivationKind::kGelu, activated)) {
+    op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
+    op.out = storage.Write(node.outputs[0]);
+    PushProducts(l, op, node);
+    return LeaveActivation(l, node.outputs[0], ActivationKind::kGelu, activated);
+  }
+  if (activated) {
     op.epilogue = op.bias ? Epilogue::kBiasGelu : Epilogue::kGelu;
     // Without a gradient nobody reads the value before the activation, and it is not kept.
     if (storage.ReadLater(node.outputs[0])) op.pre = storage.Write(node.outputs[0]);
-    op.out = storage.Write(step.absorbed->outputs[0]);
-    op.magnitude = l.magnitudes().Form(l, step.absorbed->outputs[0]);
+    op.out = storage.Write(activated);
+    op.magnitude = l.magnitudes().Form(l, activated);
   } else {
     op.epilogue = op.bias ? Epilogue::kBias : Epilogue::kNone;
     op.out = storage.Write(node.outputs[0]);
