@@ -86,7 +86,8 @@ std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
 }
 
 std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op) {
-  if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16)
+  if (op.epilogue != Epilogue::kGeluGrad || op.out.layout.dtype != DType::kBF16 ||
+      op.scaling != Scaling::kNone)
     return std::nullopt;
   std::optional<MatmulKey> key = KeyOf(op);
   if (!key || key->operands == DType::kF32 || op.pre.layout != op.out.layout) return std::nullopt;

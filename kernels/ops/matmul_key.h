@@ -144,7 +144,8 @@ MatmulRoute RouteOf(const MatmulOp<V>& op) {
 // multiply, or tiles.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
 // The op as a library would do it at once: Epilogue::kGeluGrad into bf16, with pre as out. None for
-// other ops: they are their product, or the library shall not do the rest.
+// other ops: they are their product, or the library shall not do the rest. Nor for products of FP8,
+// behind which a kernel forms the magnitude with the rest.
 std::optional<MatmulKey> FusedKeyOf(const MatmulOp<Shape>& op);
 
 }  // namespace millrace

@@ -226,7 +226,7 @@ MatmulOp<Shape> WithGeluGrad(int64_t n) {
 
 TEST_CASE(
     "GELU's gradient is asked of a library in bf16, at a pre that lies like out, in whole "
-    "vectors") {
+    "vectors, behind no product of FP8") {
   const MatmulOp<Shape> op = WithGeluGrad(80);
   const MatmulKey product = KeyOf(op).value(), fused = FusedKeyOf(op).value();
   CHECK(ToString(product) == "bf16 48 x 80 x 32 -> bf16, a 32, b T 32, out 80");
@@ -248,6 +248,14 @@ TEST_CASE(
   other = op;
   other.out.layout.dtype = other.pre.layout.dtype = DType::kF32;
   CHECK_FALSE(FusedKeyOf(other).has_value());
+  // In FP8 the derivative is a kernel's behind the product, which looks at what it stores.
+  for (const KeyScales scales : {KeyScales::kTensor, KeyScales::kVectors}) {
+    other = Float8(DType::kBF16, scales, scales);
+    other.epilogue = Epilogue::kGeluGrad;
+    other.pre = other.out;
+    REQUIRE(KeyOf(other).has_value());
+    CHECK_FALSE(FusedKeyOf(other).has_value());
+  }
 }
 
 TuningTable Example() {
