@@ -156,6 +156,11 @@ Machine ParseMachine(std::string_view text, std::string_view where) {
   }
   ReadSections(file, errors, machine);
   file.RefuseUnknown();
+  for (std::string& error : errors)
+    if (error == "gemm.fp8_tflops: missing")
+      error +=
+          ": what products in FP8 sustain, which files from before FP8 lack; measure the machine "
+          "again, or give 0, as f32";
   if (errors.empty()) RequireSense(machine, errors);
   std::string lines;
   for (const std::string& error : errors)

@@ -110,27 +110,30 @@ json TimeJson(const PlanReport& r) {
           {"peak_flops_per_s", t.peak_flops}};
 }
 
-json MachineJson(const Machine& m) {
-  return {{"name", m.name},
-          {"title", m.title},
-          {"source", m.source},
-          {"measured", m.measured},
-          {"peak_bf16_flops_per_s", m.peak_bf16},
-          {"peak_f32_flops_per_s", m.peak_f32},
-          {"gemm_bf16_flops_per_s", m.gemm_bf16},
-          {"gemm_f32_flops_per_s", m.gemm_f32},
-          {"vector_flops_per_s", m.vector},
-          {"memory_bytes_per_s", m.memory},
-          {"link_bytes_per_s", m.link},
-          {"ranks_per_host", m.ranks_per_host},
-          {"host_link_bytes_per_s", m.host_link},
-          {"host_hop_s", m.host_hop},
-          {"link_hop_s", m.link_hop},
-          {"collective_latency_s", m.collective_latency},
-          {"collective_share_of_compute", m.collective_share},
-          {"kernel_start_s", m.kernel_start},
-          {"op_gap_s", m.op_gap},
-          {"concurrent_streams", m.concurrent_streams}};
+json MachineJson(const PlanReport& r) {
+  const Machine& m = r.machine;
+  json out = {{"name", m.name},
+              {"title", m.title},
+              {"source", m.source},
+              {"measured", m.measured},
+              {"peak_bf16_flops_per_s", m.peak_bf16},
+              {"peak_f32_flops_per_s", m.peak_f32},
+              {"gemm_bf16_flops_per_s", m.gemm_bf16},
+              {"gemm_f32_flops_per_s", m.gemm_f32},
+              {"vector_flops_per_s", m.vector},
+              {"memory_bytes_per_s", m.memory},
+              {"link_bytes_per_s", m.link},
+              {"ranks_per_host", m.ranks_per_host},
+              {"host_link_bytes_per_s", m.host_link},
+              {"host_hop_s", m.host_hop},
+              {"link_hop_s", m.link_hop},
+              {"collective_latency_s", m.collective_latency},
+              {"collective_share_of_compute", m.collective_share},
+              {"kernel_start_s", m.kernel_start},
+              {"op_gap_s", m.op_gap},
+              {"concurrent_streams", m.concurrent_streams}};
+  if (r.options.contains("precision.linear")) out["gemm_fp8_flops_per_s"] = m.gemm(DType::kE4M3);
+  return out;
 }
 
 json EstimateJson(const OpEstimate& e) {
@@ -209,7 +212,7 @@ json PlanReportJson(const PlanReport& r, OpList ops) {
           {"step", CountersJson(r.step)},
           {"prologue", CountersJson(r.prologue)},
           {"flops", FlopsJson(r)},
-          {"machine", MachineJson(r.machine)},
+          {"machine", MachineJson(r)},
           {"time", TimeJson(r)},
           {"roofline", RooflineJson(r, ops)},
           {"choices", r.choices}};

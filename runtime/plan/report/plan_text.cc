@@ -221,10 +221,13 @@ class Writer {
                     CountText(r_.flops_per_token_causal * tokens),
                     CountText(r_.flops_per_token_full * tokens), CountText(r_.op_flops)));
     Row("", "per token 6*N + c*layers*heads*head_dim*T; c = 6 causal, 12 full");
-    Row("rates", fmt::format("GEMM {}FLOP/s bf16, {}FLOP/s f32; memory {}B/s; link {}B/s + {}",
-                             CountText(r_.machine.gemm_bf16), CountText(r_.machine.gemm_f32),
-                             CountText(r_.machine.memory), CountText(r_.machine.link),
-                             SecondsText(r_.machine.collective_latency)));
+    const bool fp8 = r_.options.contains("precision.linear");
+    const std::string of_fp8 = fp8 ? CountText(r_.machine.gemm(DType::kE4M3)) + "FLOP/s FP8, " : "";
+    Row("rates",
+        fmt::format("GEMM {}{}FLOP/s bf16, {}FLOP/s f32; memory {}B/s; link {}B/s + {}", of_fp8,
+                    CountText(r_.machine.gemm_bf16), CountText(r_.machine.gemm_f32),
+                    CountText(r_.machine.memory), CountText(r_.machine.link),
+                    SecondsText(r_.machine.collective_latency)));
     if (const Machine& m = r_.machine; m.ranks_per_host > 0 && r_.world > m.ranks_per_host)
       Row("between hosts", fmt::format("{} ranks to a host, {}B/s from each to other hosts",
                                        m.ranks_per_host, CountText(m.host_link)));

@@ -37,6 +37,7 @@ function fillTables() {
       ['tokens/s', countText(t.tokens_per_s)], ['tokens/s per rank', countText(t.tokens_per_s_per_rank)],
       ['MFU causal / full', `${(100 * t.mfu_causal).toFixed(1)}% / ${(100 * t.mfu_full).toFixed(1)}% of ${countText(t.peak_flops_per_s)}FLOP/s`],
       ['GEMM bf16 / f32', `${countText(machine.gemm_bf16_flops_per_s)}FLOP/s / ${countText(machine.gemm_f32_flops_per_s)}FLOP/s`],
+      ...(machine.gemm_fp8_flops_per_s ? [['GEMM FP8', `${countText(machine.gemm_fp8_flops_per_s)}FLOP/s`]] : []),
       ['memory, link', `${countText(machine.memory_bytes_per_s)}B/s, ${countText(machine.link_bytes_per_s)}B/s + ${secondsText(machine.collective_latency_s)}`]])));
   fill('options', table(['key', 'value'], pairs(Object.entries(report.options))));
   fill('roofline', table(['op', 'count', 'time', 'share', 'FLOPs', 'memory', 'wire', 'bound'], kinds, value));

@@ -312,6 +312,18 @@ TEST_CASE("options name what linears multiply where that is FP8", "[plan][report
     CHECK(options(linears).at("precision.linear") == Name(linears));
 }
 
+TEST_CASE("a plan in FP8 says at what rate the machine multiplies it", "[plan][report]") {
+  const auto report = [](LinearEncoding linears) {
+    return PlanFor(SmallModel(2), {1, 1}, {}, SmallBatch(1), linears).Report(FindMachine("h100"));
+  };
+  const PlanReport compute = report(LinearEncoding::kCompute),
+                   fp8 = report(LinearEncoding::kFp8Block);
+  CHECK_THAT(PlanReportText(fp8), Catch::Contains("GEMM 1.37 PFLOP/s FP8, 770 TFLOP/s bf16"));
+  CHECK_THAT(PlanReportText(compute), !Catch::Contains("FP8"));
+  CHECK(PlanReportJson(fp8, OpList::kNone)["machine"]["gemm_fp8_flops_per_s"] == 1.37e15);
+  CHECK_FALSE(PlanReportJson(compute, OpList::kNone)["machine"].contains("gemm_fp8_flops_per_s"));
+}
+
 TEST_CASE("the text fits 100 columns and says the figures", "[plan][report]") {
   const int world = GENERATE(1, 2);
   const std::string machine = GENERATE("h100", "cpu");
