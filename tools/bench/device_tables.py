@@ -94,8 +94,12 @@ def sanitizers(folder):
             *table(["program", *TOOLS], [[name, *(cell(rows.get((name, tool))) for tool in TOOLS)] for name in programs])]
 
 
+# Of ops that form or write what is quantized: an activation has ops of its own where it is formed again while it is quantized.
+FP8_OPS = {"products": ("matmul",), "quantising": ("quantize",), "norms, activations, biases": ("norm", "norm_grad", "activation", "activation_grad", "column_sum")}
+
+
 def fp8(folder):
-    """Steps and quantising kernels of one call."""
+    """Steps of one call, and what some of their ops take."""
     data = load(folder / "fp8_h100.json")
     lines = []
     for case, encodings in data["steps"].items():
@@ -103,10 +107,11 @@ def fp8(folder):
         for name, times in encodings.items():
             middle, low, high = results.quantile(times, 0.5), min(times), max(times)
             ops = data["ops"].get(f"{case} {name}", {})
-            lines.append([case, name, f"{middle:.2f} ({low:.2f}, {high:.2f})", f"{middle / base:.3f}", *(f"{ops[op]:.1f}" if op in ops else "" for op in ("matmul", "quantize"))])
-    return [f"`{data['command']}`, {data['device']}, {data['sources']}, {data['date']}: ms of a step, the median (least, most) of the medians of {data['rounds']} rounds of 10 steps, taken in turn;",
-            "ms of its products and of quantising, each op alone. Quantising moves 2,436 to 2,658 GB/s counted over what must move, where a copy of 1 GiB moves 2,444 (`rows_bench quantize`).", "",
-            *table(["case", "precision.linear", "step, ms", "x compute", "products, ms", "quantising, ms"], lines)]
+            of = [sum(ops.get(op, 0) for op in kinds) for kinds in FP8_OPS.values()]
+            lines.append([case, name, f"{middle:.2f} ({low:.2f}, {high:.2f})", f"{middle / base:.3f}", *(f"{ms:.1f}" if ms else "" for ms in of)])
+    return [f"`{data['command']}`, {data['device']}, {data['sources']}, {data['date']}: ms of a step, the median (least, most) of the medians of {data['rounds']} rounds, taken in turn;",
+            "ms of some ops, each alone. A GELU and its gradient belong to the product before them where they are its op's.", "",
+            *table(["case", "precision.linear", "step, ms", "x compute", *(f"{kind}, ms" for kind in FP8_OPS)], lines)]
 
 
 def rows(folder):
