@@ -54,7 +54,8 @@ __global__ void __launch_bounds__(kFlatThreads) RopeKernel(const RopeArgs a) {
 
   const Raw<E> low_raw = LoadRaw<E>(a.x, at, left), high_raw = LoadRaw<E>(a.x, at + a.half, left);
   float angle[2 * kPack];  // cos, sin
-  const int64_t position = a.documents == nullptr ? t : int64_t{t} - a.documents[row];
+  int64_t position = a.documents == nullptr ? t : int64_t{t} - a.documents[row];
+  if (a.at != nullptr) position = a.at[row];
   const float* entry = a.table + (position * a.half + i) * 2;
   if (a.x.wide) {
 #pragma unroll

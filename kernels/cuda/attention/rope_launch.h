@@ -19,6 +19,7 @@ struct RopeArgs {
   Rows x;                        // stride unused; wide: every half of every head starts at 16 bytes
   const float* table = nullptr;  // [>= T, half, 2], 16-byte aligned when x.wide
   const int32_t* documents = nullptr;  // [B, T]; nullptr: a sequence is one
+  const int32_t* at = nullptr;         // [B, T] positions; nullptr: as sequences and documents say
   int64_t batch_stride = 0, position_stride = 0, head_stride = 0;
   uint32_t packs = 0;        // in all: b, t, h, pack of a half
   Divisor length, per_head;  // T; packs of a half

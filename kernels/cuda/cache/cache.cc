@@ -73,19 +73,6 @@ void CudaEmbedRows(const EmbedRowsOp<TensorView>& op, Stream& stream) {
   LaunchEmbedRows(args, LaunchOn(stream));
 }
 
-void CudaRopeRows(const RopeRowsOp<TensorView>& op, Stream& stream) {
-  const bool bf16 = IsNarrow(op.x, "rope_rows");
-  RopeRowsArgs args;
-  args.x = HeadsOf(op.x);
-  args.at = IntsOf(op.at, op.x.dim(0), "at");
-  args.table = FloatsOf(op.table, op.table.numel(), "table");
-  args.rows = static_cast<int>(op.x.dim(0));
-  args.heads = static_cast<int>(op.x.dim(1));
-  args.half = static_cast<int>(op.x.dim(2) / 2);
-  MR_CHECK_EQ(op.table.dim(1), args.half, "rope_rows: angles of a position, pairs of a head");
-  LaunchRopeRows(args, bf16, LaunchOn(stream));
-}
-
 void CudaCacheRows(const CacheRowsOp<TensorView>& op, Stream& stream) {
   MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(1) == op.cache.dim(2),
            "cache_rows: x is {}, the cache {}", ToString(op.x.layout), ToString(op.cache.layout));

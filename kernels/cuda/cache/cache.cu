@@ -35,21 +35,6 @@ __global__ void __launch_bounds__(kThreads) EmbedRowsKernel(const EmbedRowsArgs 
   }
 }
 
-// A block per row and head.
-template <class T>
-__global__ void __launch_bounds__(kThreads) RopeRowsKernel(const RopeRowsArgs a) {
-  BeginKernel();
-  const int r = static_cast<int>(blockIdx.x), h = static_cast<int>(blockIdx.y);
-  T* const x = reinterpret_cast<T*>(a.x.data) + r * a.x.row_stride + h * a.x.head_stride;
-  const float* const angles = a.table + static_cast<int64_t>(a.at[r]) * a.half * 2;
-  for (int i = static_cast<int>(threadIdx.x); i < a.half; i += kThreads) {
-    const float cosine = angles[2 * i], sine = angles[2 * i + 1];
-    const float low = Load(x, i), high = Load(x, a.half + i);
-    Put(x, i, __fsub_rn(__fmul_rn(low, cosine), __fmul_rn(high, sine)));
-    Put(x, a.half + i, __fadd_rn(__fmul_rn(high, cosine), __fmul_rn(low, sine)));
-  }
-}
-
 // A block per row, and as many elements of it as it has threads. T: as many neighbours as one
 // access takes, in which strides and widths are counted.
 template <class T>
@@ -132,14 +117,6 @@ void LaunchEmbedRows(const EmbedRowsArgs& args, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(args.rows),
                   static_cast<unsigned>(CeilDiv(args.columns, kThreads)));
   LaunchKernel(launch, grid, kThreads, 0, EmbedRowsKernel, args);
-}
-
-void LaunchRopeRows(const RopeRowsArgs& args, bool bf16, const Launch& launch) {
-  const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.heads));
-  if (bf16)
-    LaunchKernel(launch, grid, kThreads, 0, RopeRowsKernel<uint16_t>, args);
-  else
-    LaunchKernel(launch, grid, kThreads, 0, RopeRowsKernel<float>, args);
 }
 
 void LaunchCacheRows(const CacheRowsArgs& args, bool bf16, const Launch& launch) {

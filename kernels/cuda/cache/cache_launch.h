@@ -32,14 +32,6 @@ struct EmbedRowsArgs {
 };
 void LaunchEmbedRows(const EmbedRowsArgs& args, const Launch& launch);
 
-struct RopeRowsArgs {
-  Heads x;
-  const int32_t* at = nullptr;
-  const float* table = nullptr;  // [T, half, 2]
-  int rows = 0, heads = 0, half = 0;
-};
-void LaunchRopeRows(const RopeRowsArgs& args, bool bf16, const Launch& launch);
-
 struct CacheRowsArgs {
   const std::byte* x = nullptr;
   int64_t x_stride = 0;  // elements
