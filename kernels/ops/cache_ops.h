@@ -122,6 +122,10 @@ struct CacheRowsOp : NoAttrs {
   }
 };
 
+// What the rows of an op mostly are: one of each of many sequences, or many of one sequence. It
+// decides how they are computed fastest, and not what they are but for rounding.
+enum class RowsFrom { kManySequences, kOneSequence };
+
 // AttentionOp of rows over cached keys and values: row r sees positions [0, at[r]] of its sequence,
 // or the last `window` of them. q, out any [R,H,D] strided in dims 0 and 1; cache
 // [pages, page_tokens, 2 Hkv D]: all key heads, then all value heads. Nobody's rows of out are 0.
@@ -132,6 +136,7 @@ struct CachedAttentionAttrs {
   int64_t window = 0;
   int64_t kv_heads = 0;
   int64_t length = 0;  // positions of the training forward's sequences; at[r] < length
+  RowsFrom rows_from = RowsFrom::kManySequences;
   bool operator==(const CachedAttentionAttrs&) const = default;
 };
 template <class V>

@@ -143,6 +143,8 @@ void AddRows(const Op& typed, const Add& add) {
                   typed.length;
                 })
     add(fmt::format("window={} kv_heads={} length={}", typed.window, typed.kv_heads, typed.length));
+  if constexpr (requires { typed.rows_from; })
+    if (typed.rows_from == RowsFrom::kOneSequence) add("rows_from=one_sequence");
   if constexpr (requires { typed.theta; })
     add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
                     typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,

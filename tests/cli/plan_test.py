@@ -35,6 +35,10 @@ class Plan(CliTest):
         decode = self.expect(program('plan', config, '--text', '--plan', 'decode_8'), OK).out
         self.assertIn('cached_attention', decode)
         self.assertNotIn('adamw', decode)
+        # How attention goes about it depends on whose rows it has.
+        self.assertNotIn('one_sequence', decode)
+        prefill = self.expect(program('plan', config, '--text', '--plan', 'prefill_32'), OK).out
+        self.assertRegex(prefill, r'cached_attention.* rows_from=one_sequence')
         self.expect_line(self.expect(program('plan', config, '--text', '--plan', 'decode_3'), BAD_CONFIG).err, '--plan is decode_3; allowed are .*decode_1, decode_8')
 
     def test_plan_takes_a_machine_file_and_says_what_is_wrong_with_one(self):

@@ -1,5 +1,7 @@
 #include "kernels/cuda/cache/cache.h"
 
+#include <limits>
+
 #include "kernels/cuda/cache/cache_launch.h"
 #include "kernels/cuda/views.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -91,6 +93,8 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
                IsNarrow(op.out, "cached_attention") == bf16,
            "cached_attention: q is {}, out {}, the cache {}", ToString(op.q.layout),
            ToString(op.out.layout), ToString(op.cache.layout));
+  MR_CHECK_LE(op.cache.dim(0) * op.cache.dim(1), std::numeric_limits<int32_t>::max(),
+              "cached_attention: positions of all pages");
   CachedAttentionArgs args;
   args.q = HeadsOf(op.q), args.out = HeadsOf(op.out);
   args.places = PlacesOf(op.at, op.slots, op.pages, op.cache, op.q.dim(0));
@@ -100,8 +104,11 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
   args.depth = static_cast<int>(op.q.dim(2));
   MR_CHECK_LE(args.depth, kMostCachedDepth, "cached_attention: head dimension");
   args.page_tokens = Divisor(args.places.page_tokens);
+  args.per_kv = Divisor(op.q.dim(1) / op.kv_heads);
   args.window = op.window;
   args.scale = op.scale;
+  if (bf16 && op.rows_from == RowsFrom::kOneSequence && AttendsTiles(args))
+    return LaunchAttendPrompt(args, LaunchOn(stream));
   if (bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
   LaunchCachedAttention(args, bf16, LaunchOn(stream));
 }

@@ -45,7 +45,7 @@ struct CachedAttentionArgs {
   Heads q, out;
   CachePlaces places;
   int rows = 0, heads = 0, kv_heads = 0, depth = 0;  // depth <= kMostCachedDepth
-  Divisor page_tokens;
+  Divisor page_tokens, per_kv;                       // per_kv: heads that share a key/value head
   int64_t window = 0;
   float scale = 1;
 };
@@ -53,6 +53,9 @@ void LaunchCachedAttention(const CachedAttentionArgs& args, bool bf16, const Lau
 // The same for bf16 where accesses of 16 bytes are possible: attention_rows.cu.
 bool AttendsWide(const CachedAttentionArgs& args);
 void LaunchAttendRows(const CachedAttentionArgs& args, const Launch& launch);
+// The same where most rows are successive ones of one sequence: attention_prompt.cu.
+bool AttendsTiles(const CachedAttentionArgs& args);
+void LaunchAttendPrompt(const CachedAttentionArgs& args, const Launch& launch);
 
 // x, dt_raw, inputs and out of one dtype.
 struct MambaConvRowsArgs {

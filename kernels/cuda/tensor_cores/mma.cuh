@@ -30,23 +30,36 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
 }
 
 // Four 8x8 matrices; lane l names row l % 8 of matrix l / 8, 16 bytes.
-__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], const void* row) {
+__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row))
+               : "r"(row)
+               : "memory");
+}
+__device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4], const void* row) {
+  LoadMatrices(r, SharedAddress(row));
+}
+__device__ __forceinline__ void LoadTransposed(uint32_t (&r)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(row)
                : "memory");
 }
 __device__ __forceinline__ void LoadTransposed(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row))
-               : "memory");
+  LoadTransposed(r, SharedAddress(row));
 }
 
 __device__ __forceinline__ void CopyAsync16(void* shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :
                : "r"(SharedAddress(shared)), "l"(global)
+               : "memory");
+}
+// Zeros unless `inside`; nothing is read then.
+__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared), "l"(global), "r"(inside ? 16 : 0)
                : "memory");
 }
 __device__ __forceinline__ void CommitCopies() {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/ops/cache_ops.h"
 #include "kernels/ops/context_rows.h"
 #include "kernels/ops/model_ops.h"
 #include "runtime/base/error.h"
@@ -102,6 +103,7 @@ struct CacheShape {
   int64_t rows = 0;         // most rows of any graph of the run
   ValueId rows_state = {};  // i32 [3, rows]: of each row of this graph token, position, slot
   int64_t logits = 0;       // of so many of this graph's last rows logits are asked for
+  RowsFrom rows_from = RowsFrom::kManySequences;  // of this graph's rows
   // MatmulAttrs' like_rows: of products of the training forward that have the rows of all ranks of
   // a data rank, strip by strip, and of those of a rank's own rows between blocks. 0: any bits.
   int64_t like_rows = 0, like_own_rows = 0;

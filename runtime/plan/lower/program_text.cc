@@ -109,7 +109,8 @@ std::string Shown(const AttentionGradOp<View>& op) {
                      op.deterministic ? "" : ", any order");
 }
 std::string Shown(const CachedAttentionOp<View>& op) {
-  return fmt::format(" scale {}{}", op.scale, WindowText(op.window));
+  return fmt::format(" scale {}{}{}", op.scale, WindowText(op.window),
+                     op.rows_from == RowsFrom::kOneSequence ? ", of one sequence" : "");
 }
 std::string Shown(const ActivationOp<View>& op) { return fmt::format(" {}", Name(op.kind)); }
 std::string Shown(const ActivationGradOp<View>& op) { return fmt::format(" {}", Name(op.kind)); }

@@ -80,6 +80,7 @@ std::vector<InferencePlan> InferencePlansOf(const Config& config, const ModelSha
   for (const int64_t rows : prefill) {
     plans.push_back({PrefillPlan(rows), rows, cache});
     plans.back().cache.logits = 1;
+    plans.back().cache.rows_from = RowsFrom::kOneSequence;
   }
   for (const int64_t rows : decode) {
     plans.push_back({DecodePlan(rows), rows, cache});

@@ -66,6 +66,7 @@ void LowerAttention(Lowering& l, const Step& step) {
   op.window = attrs.window;
   op.kv_heads = attrs.kv_heads;
   op.length = l.graph().cache->length;
+  op.rows_from = l.graph().cache->rows_from;
   op.q = HeadsOfRows(qkv, attrs, 0, attrs.heads);
   op.at = rows.at;
   op.slots = rows.slots;
