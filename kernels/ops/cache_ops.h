@@ -105,30 +105,16 @@ struct RopeRowsOp : NoAttrs {
   }
 };
 
-// Row r of x is copied to its place in the cache, bit for bit.
-// x any [R,W] strided in dim 0, cache of its dtype.
-template <class V>
-struct CacheRowsOp : NoAttrs {
-  using Attrs = NoAttrs;
-  static constexpr const char* kName = "cache_rows";
-  V x, at, slots, pages, cache;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.x, Access::kRead, "x");
-    f(s.at, Access::kRead, "at");
-    f(s.slots, Access::kRead, "slots");
-    f(s.pages, Access::kRead, "pages");
-    f(s.cache, Access::kAccumulate, "cache");
-  }
-};
-
 // What the rows of an op mostly are: one of each of many sequences, or many of one sequence. It
 // decides how they are computed fastest, and not what they are but for rounding.
 enum class RowsFrom { kManySequences, kOneSequence };
 
-// AttentionOp of rows over cached keys and values: row r sees positions [0, at[r]] of its sequence,
-// or the last `window` of them. q, out any [R,H,D] strided in dims 0 and 1; cache
-// [pages, page_tokens, 2 Hkv D]: all key heads, then all value heads. Nobody's rows of out are 0.
+// AttentionOp of rows over cached keys and values. First each row of x is copied to its place in
+// the cache, bit for bit; then row r sees positions [0, at[r]] of its sequence, or the last
+// `window` of them. Nobody's rows of out are 0.
+// q, out any [R,H,D] strided in dims 0 and 1; x [R, 2 Hkv D] of q's dtype, strided in dim 0: a
+// row's key heads, then its value heads; cache of that dtype [pages, page_tokens, 2 Hkv D]. Rows of
+// a sequence lie side by side and follow each other without a gap.
 // Order    On the CPU each row has the bits that it has in a whole sequence of `length` positions,
 //          whatever the rows beside it, their number and the pages.
 struct CachedAttentionAttrs {
@@ -143,14 +129,15 @@ template <class V>
 struct CachedAttentionOp : CachedAttentionAttrs {
   using Attrs = CachedAttentionAttrs;
   static constexpr const char* kName = "cached_attention";
-  V q, at, slots, pages, cache, out, scratch;
+  V q, x, at, slots, pages, cache, out, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.q, Access::kRead, "q");
+    f(s.x, Access::kRead, "x");
     f(s.at, Access::kRead, "at");
     f(s.slots, Access::kRead, "slots");
     f(s.pages, Access::kRead, "pages");
-    f(s.cache, Access::kRead, "cache");
+    f(s.cache, Access::kAccumulate, "cache");
     f(s.out, Access::kWrite, "out");
     f(s.scratch, Access::kScratch, "scratch");
   }

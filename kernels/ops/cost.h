@@ -126,8 +126,6 @@ int64_t TouchedNumel(const Op<Shape>& op, const Shape& operand) {
   const int64_t numel = operand.layout.numel();
   if constexpr (kIsOneOf<Op, EmbedOp, EmbedRowsOp>)
     if (&operand == &op.table) return std::min(numel, op.out.layout.numel());
-  if constexpr (kIsOneOf<Op, CacheRowsOp>)
-    if (&operand == &op.cache) return op.x.layout.numel();
   if constexpr (kIsOneOf<Op, SelectRowOp>)
     if (&operand == &op.x) return op.out.layout.numel();
   if constexpr (kIsOneOf<Op, CombineOp>)
@@ -148,6 +146,15 @@ int64_t TouchedNumel(const Op<Shape>& op, const Shape& operand) {
   return numel;
 }
 
+// The same of an operand that the op writes: rows of a cache are read by all that see them, and
+// written once.
+template <template <class> class Op>
+int64_t WrittenNumel(const Op<Shape>& op, const Shape& operand) {
+  if constexpr (kIsOneOf<Op, CachedAttentionOp>)
+    if (&operand == &op.cache) return op.x.layout.numel();
+  return TouchedNumel(op, operand);
+}
+
 }  // namespace internal
 
 struct OpCost {
@@ -166,9 +173,9 @@ OpCost Cost(const Op<Shape>& op) {
     if (!operand || access == Access::kScratch) return;
     const int64_t numel = internal::TouchedNumel(op, operand);
     largest = std::max(largest, numel);
-    const int64_t bytes = numel * Bytes(operand.layout.dtype);
-    if (Reads(access)) cost.read_bytes += bytes;
-    if (Writes(access)) cost.write_bytes += bytes;
+    const int64_t size = Bytes(operand.layout.dtype);
+    if (Reads(access)) cost.read_bytes += numel * size;
+    if (Writes(access)) cost.write_bytes += internal::WrittenNumel(op, operand) * size;
   });
   if constexpr (requires { Flops(op); })
     cost.flops = Flops(op);

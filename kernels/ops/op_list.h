@@ -70,7 +70,6 @@
   OP(KeepRange, keep_range)                        \
   OP(EmbedRows, embed_rows)                        \
   OP(RopeRows, rope_rows)                          \
-  OP(CacheRows, cache_rows)                        \
   OP(CachedAttention, cached_attention)            \
   OP(MambaConvRows, mamba_conv_rows)               \
   OP(SsdScanRows, ssd_scan_rows)                   \

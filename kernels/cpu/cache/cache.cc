@@ -116,6 +116,13 @@ void AttendHead(const CachedAttentionOp<TensorView>& op, const Places& places, c
     Store(RowAt(op.out, run.first + i, head), 0, depth, buffers.out + (place + i) * depth);
 }
 
+void CacheRows(const CachedAttentionOp<TensorView>& op, const Places& places) {
+  const auto bytes = static_cast<size_t>(op.x.dim(1) * Bytes(op.x.dtype()));
+  for (int64_t r = 0; r < op.x.dim(0); ++r)
+    if (places.live(r))
+      std::memcpy(places.RowOf(places.slot(r), places.at(r)).data, RowAt(op.x, r).data, bytes);
+}
+
 }  // namespace
 
 void ClearCache(const ClearCacheOp<TensorView>& op, Stream&) {
@@ -138,17 +145,6 @@ void KeepRange(const KeepRangeOp<TensorView>& op, Stream&) {
               });
 }
 
-void CacheRows(const CacheRowsOp<TensorView>& op, Stream&) {
-  const Places places(op.at, op.slots, op.pages, op.cache);
-  MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(0) == op.at.numel() &&
-               op.x.dim(1) == op.cache.dim(2) && (op.x.dim(1) <= 1 || op.x.stride(1) == 1),
-           "cache_rows: x is {}, the cache {}", ToString(op.x.layout), ToString(op.cache.layout));
-  const auto bytes = static_cast<size_t>(op.x.dim(1) * Bytes(op.x.dtype()));
-  for (int64_t r = 0; r < op.x.dim(0); ++r)
-    if (places.live(r))
-      std::memcpy(places.RowOf(places.slot(r), places.at(r)).data, RowAt(op.x, r).data, bytes);
-}
-
 void CachedAttention(const CachedAttentionOp<TensorView>& op, Stream&) {
   CheckFloat(op.q, "q");
   CheckFloat(op.out, "out");
@@ -160,8 +156,13 @@ void CachedAttention(const CachedAttentionOp<TensorView>& op, Stream&) {
            "cached_attention: q is {}, out {}, the cache {}, {} rows on {} key/value heads",
            ToString(op.q.layout), ToString(op.out.layout), ToString(op.cache.layout), op.at.numel(),
            op.kv_heads);
+  MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(0) == rows &&
+               op.x.dim(1) == op.cache.dim(2) && (op.x.dim(1) <= 1 || op.x.stride(1) == 1),
+           "cached_attention: x is {}, the cache {}", ToString(op.x.layout),
+           ToString(op.cache.layout));
   MR_CHECK_LE(depth, kChunk, "cached_attention: head_dim");
   const Places places(op.at, op.slots, op.pages, op.cache);
+  CacheRows(op, places);
   const int64_t block = std::min(kAttentionRows, op.length);
   Scratch scratch(op.scratch);
   Buffers buffers{};

@@ -10,7 +10,6 @@ namespace millrace::cpu {
 
 void ClearCache(const ClearCacheOp<TensorView>& op, Stream& stream);
 void KeepRange(const KeepRangeOp<TensorView>& op, Stream& stream);
-void CacheRows(const CacheRowsOp<TensorView>& op, Stream& stream);
 void CachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

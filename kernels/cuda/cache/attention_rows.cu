@@ -1,5 +1,5 @@
 // CachedAttentionOp with bf16 heads of 64 or 128: a decode step reads each cached key and value
-// once, and waits for nothing else.
+// once, and waits for nothing else. It caches the rows' own on its way.
 #include <cooperative_groups.h>
 
 #include <cmath>
@@ -57,6 +57,7 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
             head = static_cast<int>(blockIdx.y) % blocks_of_kv * kQueries,
             queries = min(kQueries, per_kv - head), first_head = kv * per_kv + head;
   const int slot = a.places.slots[r], t = a.places.at[r];
+  int slot_before = r > 0 ? a.places.slots[r - 1] : -1;
   uint16_t* const out = reinterpret_cast<uint16_t*>(a.out.data) + r * a.out.row_stride +
                         first_head * a.out.head_stride;
   if (slot < 0) {  // of all blocks of the cluster
@@ -76,10 +77,22 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kPack; ++i) query[j][i] *= a.scale;
   }
+  // Positions from `own` on are rows of this op, which other blocks cache meanwhile: they are read
+  // from x.
+  int own = t;
+  for (int before = r - 1; slot_before == slot; --own, --before)
+    slot_before = before > 0 ? a.places.slots[before - 1] : -1;
+  const uint16_t* const own_keys =
+      reinterpret_cast<const uint16_t*>(a.x) + (r - t) * a.x_stride + kv * kDepth + column;
   const int32_t* const pages = a.places.pages + slot * a.places.pages_of_sequence;
-  const uint16_t* const keys =
-      reinterpret_cast<const uint16_t*>(a.places.cache) + kv * kDepth + column;
+  uint16_t* const keys = reinterpret_cast<uint16_t*>(a.places.cache) + kv * kDepth + column;
   const int64_t to_values = int64_t{a.kv_heads} * kDepth;
+  const auto cached_at = [&](int u) {
+    const uint32_t page = a.page_tokens.Quotient(static_cast<uint32_t>(u));
+    const int64_t row = int64_t{pages[page]} * a.places.page_tokens +
+                        (static_cast<uint32_t>(u) - page * a.page_tokens.divisor);
+    return keys + row * a.places.width;
+  };
   const int first = a.window > 0 && t >= a.window ? t - static_cast<int>(a.window) + 1 : 0;
   // The lanes of a warp take as many turns, whether or not there are positions for all.
   for (int begin = first + (split * kWarps + warp) * kGroups; begin <= t; begin += kStep * kAhead) {
@@ -89,10 +102,7 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
       const int u = begin + n * kStep + lane / kLanes;
       key[n] = value[n] = make_uint4(0, 0, 0, 0);
       if (u > t) continue;
-      const uint32_t page = a.page_tokens.Quotient(static_cast<uint32_t>(u));
-      const int64_t row = int64_t{pages[page]} * a.places.page_tokens +
-                          (static_cast<uint32_t>(u) - page * a.page_tokens.divisor);
-      const uint16_t* const at = keys + row * a.places.width;
+      const uint16_t* const at = u < own ? cached_at(u) : own_keys + u * a.x_stride;
       key[n] = *reinterpret_cast<const uint4*>(at);
       value[n] = *reinterpret_cast<const uint4*>(at + to_values);
     }
@@ -138,6 +148,12 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
 #pragma unroll
         for (int i = 0; i < kPack; ++i) part[j].sum[i] += score[n][j] * v[i];
     }
+  }
+  if (split == 0 && head == 0 && threadIdx.x < kLanes) {
+    uint16_t* const to = cached_at(t);
+    const uint16_t* const from = own_keys + t * a.x_stride;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    *reinterpret_cast<uint4*>(to + to_values) = *reinterpret_cast<const uint4*>(from + to_values);
   }
   // A warp's positions, then the block's warps, then the cluster's blocks.
 #pragma unroll
@@ -257,7 +273,7 @@ bool Wide(const std::byte* data, std::initializer_list<int64_t> strides) {
 bool AttendsWide(const CachedAttentionArgs& args) {
   return (args.depth == 64 || args.depth == 128) &&
          Wide(args.q.data, {args.q.row_stride, args.q.head_stride}) &&
-         Wide(args.places.cache, {args.places.width});
+         Wide(args.x, {args.x_stride}) && Wide(args.places.cache, {args.places.width});
 }
 
 void LaunchAttendRows(const CachedAttentionArgs& args, const Launch& launch) {

@@ -75,17 +75,6 @@ void CudaEmbedRows(const EmbedRowsOp<TensorView>& op, Stream& stream) {
   LaunchEmbedRows(args, LaunchOn(stream));
 }
 
-void CudaCacheRows(const CacheRowsOp<TensorView>& op, Stream& stream) {
-  MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(1) == op.cache.dim(2),
-           "cache_rows: x is {}, the cache {}", ToString(op.x.layout), ToString(op.cache.layout));
-  const Rows x = RowsOf(op.x, "x");
-  CacheRowsArgs args;
-  args.x = x.data, args.x_stride = x.stride;
-  args.rows = static_cast<int>(op.x.dim(0));
-  args.places = PlacesOf(op.at, op.slots, op.pages, op.cache, op.x.dim(0));
-  LaunchCacheRows(args, x.bf16, LaunchOn(stream));
-}
-
 void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream) {
   const bool bf16 = IsNarrow(op.q, "cached_attention");
   MR_CHECK(op.out.dtype() == op.q.dtype() && op.cache.dtype() == op.q.dtype() &&
@@ -95,8 +84,13 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
            ToString(op.out.layout), ToString(op.cache.layout));
   MR_CHECK_LE(op.cache.dim(0) * op.cache.dim(1), std::numeric_limits<int32_t>::max(),
               "cached_attention: positions of all pages");
+  MR_CHECK(op.x.dtype() == op.cache.dtype() && op.x.dim(1) == op.cache.dim(2),
+           "cached_attention: x is {}, the cache {}", ToString(op.x.layout),
+           ToString(op.cache.layout));
+  const Rows x = RowsOf(op.x, op.q.dim(0), op.cache.dim(2), "x");
   CachedAttentionArgs args;
   args.q = HeadsOf(op.q), args.out = HeadsOf(op.out);
+  args.x = x.data, args.x_stride = x.stride;
   args.places = PlacesOf(op.at, op.slots, op.pages, op.cache, op.q.dim(0));
   args.rows = static_cast<int>(op.q.dim(0));
   args.heads = static_cast<int>(op.q.dim(1));
@@ -107,10 +101,13 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
   args.per_kv = Divisor(op.q.dim(1) / op.kv_heads);
   args.window = op.window;
   args.scale = op.scale;
-  if (bf16 && op.rows_from == RowsFrom::kOneSequence && AttendsTiles(args))
-    return LaunchAttendPrompt(args, LaunchOn(stream));
-  if (bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
-  LaunchCachedAttention(args, bf16, LaunchOn(stream));
+  const bool tiles = bf16 && op.rows_from == RowsFrom::kOneSequence && AttendsTiles(args);
+  if (!tiles && bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
+  LaunchCacheRows(args, bf16, LaunchOn(stream));
+  if (tiles)
+    LaunchAttendPrompt(args, LaunchOn(stream));
+  else
+    LaunchCachedAttention(args, bf16, LaunchOn(stream));
 }
 
 void CudaMambaConvRows(const MambaConvRowsOp<TensorView>& op, Stream& stream) {

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) EmbedRowsKernel(const EmbedRowsArgs 
 // A block per row, and as many elements of it as it has threads. T: as many neighbours as one
 // access takes, in which strides and widths are counted.
 template <class T>
-__global__ void __launch_bounds__(kThreads) CacheRowsKernel(const CacheRowsArgs a) {
+__global__ void __launch_bounds__(kThreads) CacheRowsKernel(const CachedAttentionArgs a) {
   BeginKernel();
   const int r = static_cast<int>(blockIdx.x);
   const int64_t c = int64_t{blockIdx.y} * kThreads + threadIdx.x;
@@ -119,9 +119,9 @@ void LaunchEmbedRows(const EmbedRowsArgs& args, const Launch& launch) {
   LaunchKernel(launch, grid, kThreads, 0, EmbedRowsKernel, args);
 }
 
-void LaunchCacheRows(const CacheRowsArgs& args, bool bf16, const Launch& launch) {
+void LaunchCacheRows(const CachedAttentionArgs& args, bool bf16, const Launch& launch) {
   const int bytes = bf16 ? 2 : 4, pack = 16 / bytes;
-  CacheRowsArgs packs = args;
+  CachedAttentionArgs packs = args;
   const auto run = [&]<class T>(T) {
     const dim3 grid(static_cast<unsigned>(args.rows),
                     static_cast<unsigned>(CeilDiv(packs.places.width, kThreads)));

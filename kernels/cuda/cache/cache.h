@@ -11,7 +11,6 @@ namespace millrace {
 void CudaClearCache(const ClearCacheOp<TensorView>& op, Stream& stream);
 void CudaKeepRange(const KeepRangeOp<TensorView>& op, Stream& stream);
 void CudaEmbedRows(const EmbedRowsOp<TensorView>& op, Stream& stream);
-void CudaCacheRows(const CacheRowsOp<TensorView>& op, Stream& stream);
 void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream);
 void CudaMambaConvRows(const MambaConvRowsOp<TensorView>& op, Stream& stream);
 void CudaSsdScanRows(const SsdScanRowsOp<TensorView>& op, Stream& stream);

@@ -32,28 +32,24 @@ struct EmbedRowsArgs {
 };
 void LaunchEmbedRows(const EmbedRowsArgs& args, const Launch& launch);
 
-struct CacheRowsArgs {
-  const std::byte* x = nullptr;
-  int64_t x_stride = 0;  // elements
-  CachePlaces places;
-  int rows = 0;
-};
-void LaunchCacheRows(const CacheRowsArgs& args, bool bf16, const Launch& launch);
-
 inline constexpr int kMostCachedDepth = 256;
 struct CachedAttentionArgs {
   Heads q, out;
+  const std::byte* x = nullptr;  // the rows' own keys and values
+  int64_t x_stride = 0;          // elements
   CachePlaces places;
   int rows = 0, heads = 0, kv_heads = 0, depth = 0;  // depth <= kMostCachedDepth
-  Divisor page_tokens, per_kv;                       // per_kv: heads that share a key/value head
+  Divisor page_tokens, per_kv;  // per_kv: heads that share a key/value head
   int64_t window = 0;
   float scale = 1;
 };
+// Rows to their places in the cache, which the two kernels here read everything from.
+void LaunchCacheRows(const CachedAttentionArgs& args, bool bf16, const Launch& launch);
 void LaunchCachedAttention(const CachedAttentionArgs& args, bool bf16, const Launch& launch);
-// The same for bf16 where accesses of 16 bytes are possible: attention_rows.cu.
+// Both in one kernel, for bf16 where accesses of 16 bytes are possible: attention_rows.cu.
 bool AttendsWide(const CachedAttentionArgs& args);
 void LaunchAttendRows(const CachedAttentionArgs& args, const Launch& launch);
-// The same where most rows are successive ones of one sequence: attention_prompt.cu.
+// For bf16 where most rows are successive ones of one sequence: attention_prompt.cu.
 bool AttendsTiles(const CachedAttentionArgs& args);
 void LaunchAttendPrompt(const CachedAttentionArgs& args, const Launch& launch);
 

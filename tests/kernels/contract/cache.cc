@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "tests/kernels/contract/contract.h"
@@ -166,6 +167,24 @@ TensorView Whole(const Subject& subject, Memory& memory, const TensorView& qkv, 
 
 namespace {
 
+// The cache behind the op: what it was, and the rows at their places, bit for bit.
+TensorView Cached(Memory& memory, const CachedAttentionOp<TensorView>& op, const TensorView& qkv,
+                  const Rows& rows) {
+  const TensorView cached = memory.NewLike(op.cache);
+  std::memcpy(cached.data, op.cache.data, static_cast<size_t>(op.cache.bytes()));
+  const int64_t page_tokens = op.cache.dim(1), width = op.cache.dim(2);
+  for (size_t r = 0; r < rows.of.size(); ++r) {
+    const Rows::Of& of = rows.of[r];
+    if (of.sequence < 0) continue;
+    const int64_t slot = rows.slots.as<int32_t>()[r],
+                  page = op.pages.as<int32_t>()[slot * op.pages.dim(1) + of.position / page_tokens];
+    for (int64_t c = 0; c < width; ++c)
+      Set(cached, {page, of.position % page_tokens, c},
+          Get(qkv, of.sequence, of.position, qkv.dim(2) - width + c));
+  }
+  return cached;
+}
+
 // The rows of a few sequences, some at a time.
 void AttendInSteps(const Subject& subject, Random& random, const Case& c) {
   CAPTURE(c.sequences, c.length, c.heads, c.kv_heads, c.depth, c.page_tokens, Name(c.dtype),
@@ -189,18 +208,17 @@ void AttendInSteps(const Subject& subject, Random& random, const Case& c) {
     if (rows.of.empty()) continue;
     // Of rows that are not dense, accesses are narrow.
     const TensorView x = Gathered(memory, qkv, rows, PickRowStrides(random));
-    CacheRowsOp<TensorView> keep{};
-    keep.x = x;
-    keep.x.data += c.heads * c.depth * Bytes(c.dtype);
-    keep.x.layout.dims[1] = 2 * c.kv_heads * c.depth;
-    keep.at = op.at = rows.at, keep.slots = op.slots = rows.slots;
-    keep.pages = op.pages, keep.cache = op.cache;
-    Run(subject, memory, subject.table.cache_rows, keep);
+    op.at = rows.at, op.slots = rows.slots;
+    op.x = x;
+    op.x.data += c.heads * c.depth * Bytes(c.dtype);
+    op.x.layout.dims[1] = 2 * c.kv_heads * c.depth;
     op.q = HeadsOf(x, 0, c.heads, c.depth);
     const TensorView out = memory.New(c.dtype, {std::ssize(rows.of), c.heads * c.depth});
     op.out = HeadsOf(out, 0, c.heads, c.depth);
     if (!whole) whole = Whole(subject, memory, qkv, c, op);
+    const TensorView cached = Cached(memory, op, qkv, rows);
     Run(subject, memory, subject.table.cached_attention, op);
+    CHECK(SameBits(op.cache, cached));
     Reference reference;
     for (const Rows::Of& of : rows.of)
       for (int64_t h = 0; h < c.heads; ++h) {

@@ -36,11 +36,13 @@ CachedAttentionOp<TensorView> OpOf(Memory& memory, Random& random, const Prompt&
   int32_t* const order = op.pages.as<int32_t>();
   std::iota(order, order + pages, 0);
   std::shuffle(order, order + pages, random);
-  // What lies behind the sequence in its last page is NaN.
-  op.cache = memory.New(DType::kBF16, {pages, p.page_tokens, 2 * p.kv_heads * p.depth});
-  const TensorView kept = memory.NewRandom(random, DType::kBF16, {all, op.cache.dim(2)});
-  for (int64_t t = 0; t < all; ++t)
-    for (int64_t c = 0; c < op.cache.dim(2); ++c)
+  // What is not cached yet is NaN.
+  const int64_t width = 2 * p.kv_heads * p.depth;
+  op.cache = memory.New(DType::kBF16, {pages, p.page_tokens, width});
+  op.x = memory.NewRandom(random, DType::kBF16, {rows, width});
+  const TensorView kept = memory.NewRandom(random, DType::kBF16, {p.start, width});
+  for (int64_t t = 0; t < p.start; ++t)
+    for (int64_t c = 0; c < width; ++c)
       Set(op.cache, {order[t / p.page_tokens], t % p.page_tokens, c}, Get(kept, t, c));
   op.out = memory.New(DType::kBF16, {rows, p.heads, p.depth});
   return op;
@@ -55,8 +57,7 @@ TEST_CASE("attention of a long prompt over pages is the CPU's") {
   Random random(92);
   Memory memory;
   const CachedAttentionOp<TensorView> op = OpOf(memory, random, p);
-  CachedAttentionOp<TensorView> on_cpu = op, one_by_one = op;
-  on_cpu.out = memory.NewLike(op.out), one_by_one.out = memory.NewLike(op.out);
+  CachedAttentionOp<TensorView> on_cpu = CopyOf(memory, op), one_by_one = CopyOf(memory, op);
   one_by_one.rows_from = RowsFrom::kManySequences;
   Both both;
   both.OnCpu(&KernelTable::cached_attention, on_cpu);
@@ -67,6 +68,8 @@ TEST_CASE("attention of a long prompt over pages is the CPU's") {
   const double f32 = static_cast<double>(op.length + 8) * 4 * kU;
   CheckClose(op.out, on_cpu.out, "of one sequence", [&](const Index&) { return 0x1p-9 + f32; });
   CheckClose(one_by_one.out, on_cpu.out, "row by row", [&](const Index&) { return f32; });
+  CHECK(SameBits(op.cache, on_cpu.cache));
+  CHECK(SameBits(one_by_one.cache, on_cpu.cache));
 }
 
 }  // namespace

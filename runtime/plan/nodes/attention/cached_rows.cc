@@ -52,15 +52,7 @@ void LowerRotation(Lowering& l, const Step& step) {
 void LowerAttention(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   const auto& attrs = Attrs<AttentionNodeAttrs>(node);
-  const View qkv = l.storage().Read(node.inputs[0]), pages = l.storage().Read(node.inputs[2]),
-             cache = l.storage().Read(node.inputs[3]);
-  CacheRowsOp<View> rows;
-  rows.x = KeyColumnsOf(qkv, attrs);
-  rows.at = StateOfRows(l, node.inputs[1], OfRow::kPosition);
-  rows.slots = StateOfRows(l, node.inputs[1], OfRow::kSlot);
-  rows.pages = pages;
-  rows.cache = cache;
-  l.Push(rows, node, ":cache");
+  const View qkv = l.storage().Read(node.inputs[0]);
   CachedAttentionOp<View> op;
   op.scale = AttentionScale(attrs);
   op.window = attrs.window;
@@ -68,10 +60,11 @@ void LowerAttention(Lowering& l, const Step& step) {
   op.length = l.graph().cache->length;
   op.rows_from = l.graph().cache->rows_from;
   op.q = HeadsOfRows(qkv, attrs, 0, attrs.heads);
-  op.at = rows.at;
-  op.slots = rows.slots;
-  op.pages = pages;
-  op.cache = cache;
+  op.x = KeyColumnsOf(qkv, attrs);
+  op.at = StateOfRows(l, node.inputs[1], OfRow::kPosition);
+  op.slots = StateOfRows(l, node.inputs[1], OfRow::kSlot);
+  op.pages = l.storage().Read(node.inputs[2]);
+  op.cache = l.storage().Read(node.inputs[3]);
   op.out = HeadsOfRows(l.storage().Write(node.outputs[0]), attrs, 0, attrs.heads);
   l.Push(op, node);
 }
