@@ -30,6 +30,24 @@ def decode(folder):
             *table(["model", "batch", "tokens/s", "ms a step", "prefill, ms"], lines)]
 
 
+def prefill(folder):
+    """One file: a prompt by the program before and by this one in turn, the forward of as many tokens, and steps of decode by both in turn."""
+    data = load(folder / "prefill_h100.json")
+    lines = []
+    for row in data["prompts"]:
+        before, now, forward = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "ms_samples", "forward_ms_samples"))
+        lines.append([row["model"], f"{row['tokens']:,}", f"{before:.2f}", spread(row["ms_samples"], "{:.2f}"), f"{before / now:.2f}", f"{forward:.2f}",
+                      f"{forward / row['forward_tokens'] / (now / row['tokens']):.2f}"])
+    steps = []
+    for row in data["decode"]:
+        before, now = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "ms_samples"))
+        steps.append([row["model"], str(row["batch"]), f"{before:.3f}", spread(row["ms_samples"], "{:.3f}"), f"{before / now:.3f}", f"{1e3 * row['batch'] / now:,.0f}"])
+    return [f"`{data['command']}` in turn, {data['device']}, {data['date']}; before is {data['before']}, ours {data['sources']}. A prompt alone, its first launches not",
+            "counted: medians in ms with 10th and 90th percentile. The forward is an evaluation's, of one sequence of as many tokens; its rate is in tokens.", "",
+            *table(["prompt", "tokens", "before, ms", "ms", "before / ms", "forward, ms", "of its rate"], lines), "",
+            "Steps of decode as above, by both in turn:", "", *table(["decode", "batch", "before, ms", "ms a step", "before / ms", "tokens/s"], steps)]
+
+
 PRODUCTS = {"forward": "forward_tflops", "input gradient": "input_gradient_tflops", "weight gradient, bf16": "weight_gradient_tflops"}
 
 
