@@ -6,6 +6,7 @@
 #include <array>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/update_segments.h"
 #include "runtime/base/mesh.h"
 
 namespace millrace {
@@ -73,13 +74,21 @@ struct MuonPolynomialOp : MuonPolynomialAttrs {
 };
 
 // A shard of matrices follows its update, a no-op bit for bit unless scalars->applied:
-// rate = scalars->lr * lr_scale; master = master * (1 - rate*weight_decay) - rate * ortho.
+// rate = scalars->lr * lr_scale; master = master * (1 - rate*weight_decay) - rate * ortho; with
+// `segments` both constants are those of the element's segment.
 // master f32 [n], ortho any [n]; compute (optional) bf16 [n] receives the downcast of the new
 // master, also when the step is skipped. Gaps, zero in both, stay zero.
 struct MuonUpdateAttrs {
   double lr_scale = 1, weight_decay = 0;
-  AxisSet shard_axes;  // as above
+  UpdateSegments segments;  // of the whole flat parameter; null: none
+  RankInt flat_begin;       // with segments: of this rank's shard in the flat parameter
+  AxisSet shard_axes;       // as above
   bool operator==(const MuonUpdateAttrs&) const = default;
+
+  template <class Self, class F>
+  static void VisitRankInts(Self& s, F&& f) {
+    f(s.flat_begin, "flat_begin");
+  }
 };
 template <class V>
 struct MuonUpdateOp : MuonUpdateAttrs {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/ops/access.h"
+#include "kernels/ops/update_segments.h"
 #include "runtime/base/mesh.h"
 #include "runtime/base/policies.h"
 
@@ -250,7 +251,8 @@ using LogicalRuns = std::shared_ptr<const std::vector<LogicalRun>>;
 // g = grad * clip_scale; m = b1*m + (1-b1)*g; v = b2*v + (1-b2)*g^2; t = scalars->adam_t;
 // w = master * (1 - lr*wd*[i in decay]);
 // master = w - lr * (m/(1-b1^t)) / (sqrt(v/(1-b2^t)) + eps).
-// f32; bias corrections in double.
+// f32; bias corrections in double. With `segments` lr, wd, b1, b2 and eps are those of the
+// element's segment, lr the product scalars->lr * lr_scale, and every element decays by its wd.
 //
 // Moments that are bf16 are rounded stochastically (rounding.h) once master has followed them: an
 // element's random bits follow from scalars->adam_t and from what `runs` say that it is of its
@@ -263,9 +265,10 @@ using LogicalRuns = std::shared_ptr<const std::vector<LogicalRun>>;
 struct AdamWAttrs {
   RangeList decay;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
-  RankInt flat_begin;  // of this rank's shard in the flat parameter
-  LogicalRuns runs;    // of the whole flat parameter
-  RankInt place;       // of this rank among those that split it
+  UpdateSegments segments;  // of the whole flat parameter; null: none
+  RankInt flat_begin;       // of this rank's shard in the flat parameter
+  LogicalRuns runs;         // of the whole flat parameter
+  RankInt place;            // of this rank among those that split it
   bool operator==(const AdamWAttrs&) const = default;
 
   template <class Self, class F>

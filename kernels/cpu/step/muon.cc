@@ -93,19 +93,24 @@ void MuonUpdate(const MuonUpdateOp<TensorView>& op, Stream&) {
   const int64_t n = op.master.numel();
   const Row master = F32Row(op.master, n, "master"), ortho = DenseRow(op.ortho, n, "ortho");
   const StepScalars& scalars = *op.scalars.as<StepScalars>();
-  const double rate = scalars.lr * op.lr_scale;
-  const float step = Single(rate), keep = Single(1 - rate * op.weight_decay);
   const Row compute = op.compute ? DenseRow(op.compute, n, "compute") : Row{};
-  ForChunks(n, [&](int64_t begin, int64_t count) {
-    float* const w = master.f32() + begin;
-    if (scalars.applied != 0) {
-      float wide[kChunk];
-      const float* const o = Load(ortho, begin, count, wide);
+  const auto update = [&](int64_t first, int64_t end, const UpdateSegment& by) {
+    const double rate = scalars.lr * by.lr_scale;
+    const float step = Single(rate), keep = Single(1 - rate * by.weight_decay);
+    ForChunks(end - first, [&](int64_t chunk, int64_t count) {
+      const int64_t begin = first + chunk;
+      float* const w = master.f32() + begin;
+      if (scalars.applied != 0) {
+        float wide[kChunk];
+        const float* const o = Load(ortho, begin, count, wide);
 #pragma omp simd
-      for (int64_t i = 0; i < count; ++i) w[i] = w[i] * keep - step * o[i];
-    }
-    if (op.compute) Store(compute, begin, count, w);
-  });
+        for (int64_t i = 0; i < count; ++i) w[i] = w[i] * keep - step * o[i];
+      }
+      if (op.compute) Store(compute, begin, count, w);
+    });
+  };
+  if (op.segments) return ForSegments(*op.segments, op.flat_begin.value(), n, update);
+  update(0, n, {.lr_scale = op.lr_scale, .weight_decay = op.weight_decay});
 }
 
 }  // namespace millrace::cpu

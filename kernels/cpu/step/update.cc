@@ -21,18 +21,18 @@ struct Factors {
   float keep;  // 1 - lr * weight_decay
 };
 
-Factors FactorsOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
-  const double t = static_cast<double>(s.adam_t);
+Factors FactorsOf(const UpdateSegment& by, const StepScalars& s) {
+  const double t = static_cast<double>(s.adam_t), lr = s.lr * by.lr_scale;
   const auto f = [](double value) { return static_cast<float>(value); };
   return {f(s.clip_scale),
-          f(op.beta1),
-          f(op.beta2),
-          f(1 - op.beta1),
-          f(1 - op.beta2),
-          f(s.lr / (1 - std::pow(op.beta1, t))),
-          f(1 / std::sqrt(1 - std::pow(op.beta2, t))),
-          f(op.eps),
-          f(1 - s.lr * op.weight_decay)};
+          f(by.beta1),
+          f(by.beta2),
+          f(1 - by.beta1),
+          f(1 - by.beta2),
+          f(lr / (1 - std::pow(by.beta1, t))),
+          f(1 / std::sqrt(1 - std::pow(by.beta2, t))),
+          f(by.eps),
+          f(1 - lr * by.weight_decay)};
 }
 
 // The random words of elements of a shard, asked for in rising order.
@@ -90,22 +90,32 @@ void UpdateStretch(const AdamWOp<TensorView>& op, const Factors& factors, int64_
   }
 }
 
-// f(begin, end, decayed) for the maximal stretches of shard elements [0, n) that lie inside or
-// outside the decay ranges.
+// f(begin, end, factors, keep) for the maximal stretches of shard elements [0, n) that have one
+// segment, or lie inside or outside the decay ranges.
 template <class F>
-void ForStretches(const AdamWOp<TensorView>& op, int64_t n, F&& f) {
+void ForStretches(const AdamWOp<TensorView>& op, const StepScalars& scalars, int64_t n, F&& f) {
+  const int64_t flat_begin = op.flat_begin.value();
+  if (op.segments)
+    return ForSegments(*op.segments, flat_begin, n,
+                       [&](int64_t begin, int64_t end, const UpdateSegment& segment) {
+                         const Factors factors = FactorsOf(segment, scalars);
+                         f(begin, end, factors, factors.keep);
+                       });
+  const Factors factors = FactorsOf(
+      {.weight_decay = op.weight_decay, .beta1 = op.beta1, .beta2 = op.beta2, .eps = op.eps},
+      scalars);
   int64_t done = 0;
   if (op.decay) {
     for (const Range& range : *op.decay) {
-      const int64_t begin = std::max(done, range.begin - op.flat_begin.value()),
-                    end = std::min(n, range.end - op.flat_begin.value());
+      const int64_t begin = std::max(done, range.begin - flat_begin),
+                    end = std::min(n, range.end - flat_begin);
       if (begin >= end) continue;
-      f(done, begin, false);
-      f(begin, end, true);
+      f(done, begin, factors, 1.0f);
+      f(begin, end, factors, factors.keep);
       done = end;
     }
   }
-  f(done, n, false);
+  f(done, n, factors, 1.0f);
 }
 
 }  // namespace
@@ -133,14 +143,14 @@ void AdamW(const AdamWOp<TensorView>& op, Stream&) {
 
   const StepScalars& scalars = *op.scalars.as<StepScalars>();
   if (scalars.applied != 0) {
-    const Factors factors = FactorsOf(op, scalars);
     std::optional<Words> words;
     if (moments == DType::kBF16) words.emplace(op, scalars.adam_t);
-    ForStretches(op, n, [&](int64_t begin, int64_t end, bool decayed) {
-      ForChunks(end - begin, [&](int64_t c, int64_t count) {
-        UpdateStretch(op, factors, begin + c, count, decayed ? factors.keep : 1.0f, words);
-      });
-    });
+    ForStretches(op, scalars, n,
+                 [&](int64_t begin, int64_t end, const Factors& factors, float keep) {
+                   ForChunks(end - begin, [&](int64_t c, int64_t count) {
+                     UpdateStretch(op, factors, begin + c, count, keep, words);
+                   });
+                 });
   }
   if (op.compute) {
     CheckFloat(op.compute, "compute");

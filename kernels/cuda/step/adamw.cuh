@@ -22,7 +22,7 @@ __device__ __forceinline__ void FormFactors(const AdamWArgs& a, Factors& factors
   const StepScalars& s = *a.scalars;
   const auto f = [](double value) { return __double2float_rn(value); };
   if (threadIdx.x == 0) {
-    const double lr = s.lr;
+    const double lr = __dmul_rn(s.lr, a.lr_scale);
     factors.applied = s.applied != 0;
     factors.clip = f(s.clip_scale);
     factors.beta1 = f(a.beta1), factors.one_minus_beta1 = f(__dsub_rn(1, a.beta1));
@@ -98,6 +98,43 @@ __device__ __forceinline__ void Move(const AdamWArgs& a, const Factors& f, int64
     w[i] = __fsub_rn(__fmul_rn(w[i], keep), __fmul_rn(f.step, direction[i]));
   }
   StoreUnit<kF32, W>(a.master, unit, Narrow<kF32, W>(w));
+  StoreCompute<W>(a, unit, w);
+}
+
+// A unit of a shard whose moments are f32.
+template <Elements Grad, int W>
+struct State {
+  Unit<Elements::kF32, W> master, m, v;
+  Unit<Grad, W> grad;
+};
+
+template <Elements Grad, int W>
+__device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t unit) {
+  constexpr Elements kF32 = Elements::kF32;
+  return {LoadUnit<kF32, W>(a.master, unit), LoadUnit<kF32, W>(a.m, unit),
+          LoadUnit<kF32, W>(a.v, unit), LoadUnit<Grad, W>(a.grad, unit)};
+}
+
+template <Elements Grad, int W>
+__device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
+                                       const State<Grad, W>& state, int64_t unit, unsigned decay) {
+  constexpr Elements kF32 = Elements::kF32;
+  float w[W], m[W], v[W], g[W], direction[W];
+  Widen<kF32, W>(state.master, w), Widen<kF32, W>(state.m, m), Widen<kF32, W>(state.v, v);
+  Widen<Grad, W>(state.grad, g);
+#pragma unroll
+  for (int i = 0; i < W; ++i) FormMoments(f, g[i], m[i], v[i]);
+  StoreUnit<kF32, W>(a.m, unit, Narrow<kF32, W>(m));
+  StoreUnit<kF32, W>(a.v, unit, Narrow<kF32, W>(v));
+  Directions<W>(f, m, v, direction);
+  Move<W>(a, f, unit, direction, decay, w);
+}
+
+// Of a step that is not applied: the downcast alone.
+template <int W>
+__device__ __forceinline__ void StoreAsItIs(const AdamWArgs& a, int64_t unit) {
+  float w[W];
+  Widen<Elements::kF32, W>(LoadUnit<Elements::kF32, W>(a.master, unit), w);
   StoreCompute<W>(a, unit, w);
 }
 

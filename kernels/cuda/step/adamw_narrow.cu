@@ -71,13 +71,6 @@ __device__ __forceinline__ void UpdateNarrow(const AdamWArgs& a, const NarrowRun
   Move<W>(a, f, unit, direction, decay, w);
 }
 
-template <int W>
-__device__ __forceinline__ void StoreAsItIs(const AdamWArgs& a, int64_t unit) {
-  float w[W];
-  Widen<Elements::kF32, W>(LoadUnit<Elements::kF32, W>(a.master, unit), w);
-  StoreCompute<W>(a, unit, w);
-}
-
 // A thread has a unit of W elements; those that are in no whole unit are of the last block's.
 template <Elements Grad, int W>
 __global__ void __launch_bounds__(kFlatThreads)

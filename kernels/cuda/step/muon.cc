@@ -1,6 +1,9 @@
 #include "kernels/cuda/step/muon.h"
 
+#include <utility>
+
 #include "kernels/cuda/step/muon_launch.h"
+#include "kernels/cuda/step/shard_part.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -57,15 +60,23 @@ void CudaMuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream) 
 }
 
 void CudaMuonUpdate(const MuonUpdateOp<TensorView>& op, Stream& stream) {
-  MuonUpdateArgs args;
-  args.n = op.master.numel();
-  args.ortho = Checked(op.ortho, args.n, "ortho");
-  args.master = CheckedF32(op.master, args.n, "master");
-  if (op.compute) args.compute = Checked(op.compute, args.n, "compute");
-  args.scalars = ScalarsOf(op.scalars);
-  args.lr_scale = op.lr_scale;
-  args.weight_decay = op.weight_decay;
-  LaunchMuonUpdate(args, LaunchOn(stream));
+  const int64_t n = op.master.numel();
+  for (const auto& [view, name] :
+       {std::pair{&op.ortho, "ortho"}, {&op.master, "master"}, {&op.compute, "compute"}})
+    if (*view) Checked(*view, n, name);
+  const auto update = [&](int64_t begin, int64_t end, const UpdateSegment& by) {
+    MuonUpdateArgs args;
+    args.n = end - begin;
+    args.ortho = FlatOf(PartOf(op.ortho, begin, end), "ortho");
+    args.master = CheckedF32(PartOf(op.master, begin, end), args.n, "master");
+    args.compute = FlatOf(PartOf(op.compute, begin, end), "compute");
+    args.scalars = ScalarsOf(op.scalars);
+    args.lr_scale = by.lr_scale;
+    args.weight_decay = by.weight_decay;
+    LaunchMuonUpdate(args, LaunchOn(stream));
+  };
+  if (op.segments) return ForSegments(*op.segments, op.flat_begin.value(), n, update);
+  update(0, n, {.lr_scale = op.lr_scale, .weight_decay = op.weight_decay});
 }
 
 }  // namespace millrace

@@ -78,34 +78,6 @@ __device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDec
   return mask;
 }
 
-template <Elements Grad, int W>
-struct State {
-  Unit<Elements::kF32, W> master, m, v;
-  Unit<Grad, W> grad;
-};
-
-template <Elements Grad, int W>
-__device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t unit) {
-  constexpr Elements kF32 = Elements::kF32;
-  return {LoadUnit<kF32, W>(a.master, unit), LoadUnit<kF32, W>(a.m, unit),
-          LoadUnit<kF32, W>(a.v, unit), LoadUnit<Grad, W>(a.grad, unit)};
-}
-
-template <Elements Grad, int W>
-__device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
-                                       const State<Grad, W>& state, int64_t unit, unsigned decay) {
-  constexpr Elements kF32 = Elements::kF32;
-  float w[W], m[W], v[W], g[W], direction[W];
-  Widen<kF32, W>(state.master, w), Widen<kF32, W>(state.m, m), Widen<kF32, W>(state.v, v);
-  Widen<Grad, W>(state.grad, g);
-#pragma unroll
-  for (int i = 0; i < W; ++i) FormMoments(f, g[i], m[i], v[i]);
-  StoreUnit<kF32, W>(a.m, unit, Narrow<kF32, W>(m));
-  StoreUnit<kF32, W>(a.v, unit, Narrow<kF32, W>(v));
-  Directions<W>(f, m, v, direction);
-  Move<W>(a, f, unit, direction, decay, w);
-}
-
 template <Elements Grad, int W, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     AdamWKernel(const __grid_constant__ AdamWArgs a, const __grid_constant__ Ranges decay) {

@@ -14,11 +14,27 @@ struct AdamWArgs {
   Rows master, m, v, grad, compute;
   const StepScalars* scalars = nullptr;
   int64_t begin = 0, end = 0;
-  double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  double lr_scale = 1, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
 };
 // `decay`: in elements of the shard, ascending and disjoint; those outside
 // [begin, end) do not matter.
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch);
+
+// Parts of the shard, each with constants of its own and blocks of its own. As an argument of a
+// kernel, as Ranges are.
+struct Stretch {
+  int64_t begin = 0, end = 0;  // elements of the shard; `begin` of a launch is the first's
+  int64_t first_block = 0;
+  double lr_scale = 1, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+};
+inline constexpr int kStretchesPerLaunch = 56;  // 3.5 KiB
+struct Stretches {
+  int count = 0;
+  Stretch of[kStretchesPerLaunch];
+};
+// Of args its rows and scalars alone; `first_block` is filled in here. All that decay does is in
+// each stretch's weight_decay.
+void LaunchAdamWStretches(const AdamWArgs& args, Stretches stretches, const Launch& launch);
 
 // Runs as an argument of a kernel, as Ranges are; `first` of each is that of this rank's place.
 inline constexpr int kRunsPerLaunch = 48;  // 3.4 KiB

@@ -81,6 +81,7 @@ void SumSquaresContract(const Subject& subject);
 void StepStatsContract(const Subject& subject);
 void BeginStepContract(const Subject& subject);
 void AdamWContract(const Subject& subject);
+void AdamWSegmentsContract(const Subject& subject);
 void MuonMomentumContract(const Subject& subject);
 void MuonNormaliseContract(const Subject& subject);
 void MuonPolynomialContract(const Subject& subject);

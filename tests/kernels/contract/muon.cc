@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/kernels/contract/contract.h"
+#include "tests/kernels/contract/update_segments.h"
 #include "tests/kernels/support/near.h"
 
 namespace millrace::test {
@@ -136,11 +137,18 @@ void MuonUpdateContract(const Subject& subject) {
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
     const StepScalars scalars = MakeScalars();
-    const MuonUpdateOp<TensorView> op = MakeUpdate(memory, random, scalars, SizeOf(random, repeat));
-    const double rate = scalars.lr * op.lr_scale;
+    MuonUpdateOp<TensorView> op = MakeUpdate(memory, random, scalars, SizeOf(random, repeat));
+    if (repeat % 3 == 1) {
+      op.flat_begin = Pick(random, 0, 2) * op.master.dim(0);
+      op.segments = RandomSegments(random, op.master.dim(0), repeat % 2 == 0);
+    }
     Reference master;
     for (int64_t i = 0; i < op.master.dim(0); ++i) {
-      const double kept = Get(op.master, i) * (1 - rate * op.weight_decay),
+      const UpdateSegment by =
+          op.segments ? SegmentAt(op.segments, op.flat_begin.value(), i)
+                      : UpdateSegment{.lr_scale = op.lr_scale, .weight_decay = op.weight_decay};
+      const double rate = scalars.lr * by.lr_scale;
+      const double kept = Get(op.master, i) * (1 - rate * by.weight_decay),
                    step = rate * Get(op.ortho, i);
       master.push_back({kept - step, 4 * kU * (std::abs(kept) + std::abs(step))});
     }

@@ -4,6 +4,7 @@
 
 #include "kernels/ops/rounding.h"
 #include "tests/kernels/contract/contract.h"
+#include "tests/kernels/contract/update_segments.h"
 #include "tests/kernels/support/near.h"
 
 namespace millrace::test {
@@ -39,20 +40,30 @@ bool Decays(const AdamWOp<TensorView>& op, int64_t i) {
   return false;
 }
 
+// What element i is updated by.
+UpdateSegment ConstantsAt(const AdamWOp<TensorView>& op, int64_t i) {
+  if (op.segments) return SegmentAt(op.segments, op.flat_begin.value(), i);
+  return {.weight_decay = Decays(op, i) ? op.weight_decay : 0,
+          .beta1 = op.beta1,
+          .beta2 = op.beta2,
+          .eps = op.eps};
+}
+
 // m and v are sums of two terms; the step is m / sqrt(v), so it inherits their errors.
 AfterStep ReferenceOf(const AdamWOp<TensorView>& op, const StepScalars& s) {
   AfterStep reference;
   const auto t = static_cast<double>(s.adam_t);
-  const double bias1 = 1 - std::pow(op.beta1, t), bias2 = 1 - std::pow(op.beta2, t);
   for (int64_t i = 0; i < op.master.dim(0); ++i) {
+    const UpdateSegment by = ConstantsAt(op, i);
+    const double bias1 = 1 - std::pow(by.beta1, t), bias2 = 1 - std::pow(by.beta2, t);
     const double g = Get(op.grad, i) * s.clip_scale, w = Get(op.master, i);
-    const double m = op.beta1 * Get(op.m, i) + (1 - op.beta1) * g;
+    const double m = by.beta1 * Get(op.m, i) + (1 - by.beta1) * g;
     const double m_bound =
-        4 * kU * (op.beta1 * std::abs(Get(op.m, i)) + (1 - op.beta1) * std::abs(g));
-    const double v = op.beta2 * Get(op.v, i) + (1 - op.beta2) * g * g;
-    const double denominator = std::sqrt(v / bias2) + op.eps;
-    const double step = s.lr / bias1 / denominator;
-    const double kept = w * (1 - (Decays(op, i) ? s.lr * op.weight_decay : 0));
+        4 * kU * (by.beta1 * std::abs(Get(op.m, i)) + (1 - by.beta1) * std::abs(g));
+    const double v = by.beta2 * Get(op.v, i) + (1 - by.beta2) * g * g;
+    const double denominator = std::sqrt(v / bias2) + by.eps, lr = s.lr * by.lr_scale;
+    const double step = lr / bias1 / denominator;
+    const double kept = w * (1 - lr * by.weight_decay);
     reference.m.push_back({m, m_bound});
     reference.v.push_back({v, 5 * kU * v});
     reference.master.push_back(
@@ -155,6 +166,67 @@ void CheckDowncast(const AdamWOp<TensorView>& op) {
 }
 
 }  // namespace
+
+// Constants that differ by segment, with moments of both kinds; with a skipped step among them.
+void AdamWSegmentsContract(const Subject& subject) {
+  Random random(97);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    Memory memory;
+    const bool many = repeat % 8 == 7;
+    const int64_t n = repeat == 0 ? 0 : many ? 1900 : Pick(random, 1, 3000);
+    StepScalars scalars = MakeScalars();
+    scalars.adam_t = repeat % 5 == 0 ? 1 : Pick(random, 2, 5000);
+    scalars.applied = repeat % 10 != 9;
+    const bool narrow = Flip(random);
+    AdamWOp<TensorView> op = narrow ? MakeNarrow(memory, random, scalars, n, false)
+                                    : MakeAdamW(memory, random, scalars, n);
+    op.segments = RandomSegments(random, n, many);
+    const AfterStep reference = ReferenceOf(op, scalars);
+    const TensorView master = memory.Clone(op.master), m = memory.Clone(op.m);
+    Run(subject, memory, subject.table.adamw, op);
+    CheckDowncast(op);
+    if (scalars.applied == 0) {
+      CHECK(SameBits(op.master, master));
+      CHECK(SameBits(op.m, m));
+      continue;
+    }
+    CheckNear(op.master, reference.master, "master");
+    if (narrow) {
+      CheckRounded(op, op.m, reference.m, 0, scalars.adam_t);
+      CheckRounded(op, op.v, reference.v, 16, scalars.adam_t);
+    } else {
+      CheckNear(op.m, reference.m, "m");
+      CheckNear(op.v, reference.v, "v");
+    }
+  }
+
+  // Segments that say what the op says of all, and decay where its ranges do: the same bits.
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    Memory memory;
+    const StepScalars scalars = MakeScalars();
+    const int64_t n = Pick(random, 1, 3000);
+    const AdamWOp<TensorView> op = MakeAdamW(memory, random, scalars, n);
+    AdamWOp<TensorView> by_segment = op;
+    for (TensorView* view : {&by_segment.master, &by_segment.m, &by_segment.v})
+      *view = memory.Clone(*view);
+    if (op.compute) by_segment.compute = memory.Clone(op.compute);
+    UpdateSegment keeps{.beta1 = op.beta1, .beta2 = op.beta2, .eps = op.eps}, decays = keeps;
+    decays.weight_decay = op.weight_decay;
+    auto segments = std::make_shared<std::vector<UpdateSegment>>(1, keeps);
+    for (const Range& range : *op.decay) {
+      decays.begin = range.begin, keeps.begin = range.end;
+      if (range.begin == 0) segments->clear();
+      segments->push_back(decays);
+      segments->push_back(keeps);
+    }
+    by_segment.segments = segments;
+    Run(subject, memory, subject.table.adamw, op);
+    Run(subject, memory, subject.table.adamw, by_segment);
+    CHECK(SameBits(op.master, by_segment.master));
+    CHECK(SameBits(op.m, by_segment.m));
+    CHECK(SameBits(op.v, by_segment.v));
+  }
+}
 
 void AdamWContract(const Subject& subject) {
   Random random(90);

@@ -86,6 +86,7 @@ TEST_CASE("sum_squares") { SumSquaresContract(Cpu().subject); }
 TEST_CASE("step_stats") { StepStatsContract(Cpu().subject); }
 TEST_CASE("begin_step") { BeginStepContract(Cpu().subject); }
 TEST_CASE("adamw") { AdamWContract(Cpu().subject); }
+TEST_CASE("adamw by segments") { AdamWSegmentsContract(Cpu().subject); }
 TEST_CASE("muon_momentum") { MuonMomentumContract(Cpu().subject); }
 TEST_CASE("muon_normalise") { MuonNormaliseContract(Cpu().subject); }
 TEST_CASE("muon_polynomial") { MuonPolynomialContract(Cpu().subject); }

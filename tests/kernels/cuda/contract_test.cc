@@ -85,6 +85,7 @@ TEST_CASE("sum_squares") { SumSquaresContract(Gpu().subject); }
 TEST_CASE("step_stats") { StepStatsContract(Gpu().subject); }
 TEST_CASE("begin_step") { BeginStepContract(Gpu().subject); }
 TEST_CASE("adamw") { AdamWContract(Gpu().subject); }
+TEST_CASE("adamw by segments") { AdamWSegmentsContract(Gpu().subject); }
 TEST_CASE("muon_momentum") { MuonMomentumContract(Gpu().subject); }
 TEST_CASE("muon_normalise") { MuonNormaliseContract(Gpu().subject); }
 TEST_CASE("muon_polynomial") { MuonPolynomialContract(Gpu().subject); }
