@@ -21,6 +21,7 @@
 #include "runtime/plan/graph/forward_builder.h"
 #include "runtime/plan/layout/model_shape.h"
 #include "runtime/plan/layout/model_spec.h"
+#include "runtime/plan/layout/param_groups.h"
 
 namespace millrace {
 
@@ -56,6 +57,7 @@ struct ModelOptions : ModelShape {
   bool documents = false;
   double init_std = 0.02;
   UpdateRule hidden_update = UpdateRule::kAdamW;  // of matrices between hidden states
+  ParamGroups groups;                             // whose parameters have another
   // Consecutive blocks that share one FSDP unit: "h.0", or "h.0-1". The last unit takes what is
   // left. A list says it for each unit instead; its sum is that of the blocks.
   int64_t blocks_per_unit = 1;

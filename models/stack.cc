@@ -78,6 +78,7 @@ Stack::Stack(const ModelOptions& options, ModelFamily family)
   for (UnitSpec& unit : spec_.units)
     for (ParamSpec& param : unit.params)
       if (param.hidden) param.update = options_.hidden_update;
+  ApplyGroups(options_.groups, &spec_);
   if (const MoeShape* balanced = BalancedShape(options_))
     spec_.losses.push_back(
         {.name = kBalanceLoss, .weight = balanced->aux_coefficient, .held_out = false});

@@ -92,6 +92,14 @@ std::string RunsText(const std::vector<LogicalRun>& runs) {
   return text;
 }
 
+std::string SegmentsText(const std::vector<UpdateSegment>& segments) {
+  std::string text;
+  for (const UpdateSegment& s : segments)
+    text += fmt::format("[{}:lr*{} wd={} {},{} eps={}]", s.begin, s.lr_scale, s.weight_decay,
+                        s.beta1, s.beta2, s.eps);
+  return text;
+}
+
 std::string SeamText(const Seam& seam, const StepPlan& plan) {
   const auto names = [&](const std::vector<BufferId>& ids) {
     std::string text;
@@ -200,6 +208,8 @@ void AddUpdate(const Op& typed, const Add& add) {
     add(fmt::format("coefficients={}", fmt::join(typed.coefficients, ",")));
   if constexpr (requires { typed.lr_scale; })
     add(fmt::format("lr_scale={} weight_decay={}", typed.lr_scale, typed.weight_decay));
+  if constexpr (requires { typed.segments; })
+    if (typed.segments) add("segments=" + SegmentsText(*typed.segments));
   if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
   if constexpr (requires { typed.runs; })
     if (typed.runs) add("runs=" + RunsText(*typed.runs));

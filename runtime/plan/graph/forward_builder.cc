@@ -88,7 +88,8 @@ ValueId ForwardBuilder::Param(const std::string& name, const std::string& label)
                .role = ValueRole::kParam,
                .dtype = EncodingOf(param.kind, {compute_, norm_params_}),
                .dims = std::move(dims),
-               .param = id};
+               .param = id,
+               .trained = param.trainable};
   for (const Split& split : param.splits) {
     const auto dim = static_cast<size_t>(split.dim);
     const AxisSet axes = mesh().Wide(split.axes);

@@ -45,7 +45,7 @@ ValueId Differentiator::ParamGrad(ValueId param) {
 
 void Differentiator::FindDifferentiable() {
   for (const ValueId id : differentiable_.ids())
-    differentiable_[id] = value(id).role == ValueRole::kParam;
+    differentiable_[id] = value(id).role == ValueRole::kParam && value(id).trained;
   for (const Node& node : graph_.forward) {
     bool depends = false;
     for (const ValueId input : node.inputs) depends |= Differentiable(input);
@@ -129,9 +129,17 @@ ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
   return recomputed_[id];
 }
 
+// Whether a gradient node does more than to form gradients of parameters that are not trained.
+bool Differentiator::IsNeeded(const std::vector<ValueId>& outputs,
+                              const std::vector<ValueId>& grads) const {
+  const auto is_trained = [&](ValueId grad) { return grad && value(grad).trained; };
+  return !outputs.empty() || std::any_of(grads.begin(), grads.end(), is_trained);
+}
+
 void Differentiator::Emit(const NodeDef& kind, std::vector<ValueId> inputs,
                           std::vector<ValueId> outputs, std::vector<ValueId> grads,
                           const Node& forward, const std::string& suffix) {
+  if (!IsNeeded(outputs, grads)) return;
   for (ValueId& input : inputs) input = ForUseIn(forward.unit, input);
   graph_.backward.push_back(Node{.kind = &kind,
                                  .inputs = std::move(inputs),
@@ -145,6 +153,7 @@ void Differentiator::Emit(const NodeDef& kind, std::vector<ValueId> inputs,
 void Differentiator::EmitBeside(const NodeDef& beside, const NodeDef& kind,
                                 std::vector<ValueId> inputs, std::vector<ValueId> grads,
                                 const Node& forward, const std::string& suffix) {
+  if (!IsNeeded({}, grads)) return;
   for (ValueId& input : inputs) input = ForUseIn(forward.unit, input);
   later_.push_back({&beside, Node{.kind = &kind,
                                   .inputs = std::move(inputs),

@@ -32,7 +32,9 @@ std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute pol
 // Appends the gradient of every parameter that the loss depends on to `backward`, by the rule of
 // each node in reverse order. A value with several consumers has its gradients summed as they
 // arrive. A loss has already contributed to what it reads in the forward. A parameter that no node
-// uses gets no gradient value: the planner keeps its gradient zero. Values needed from the forward
+// uses gets no gradient value: the planner keeps its gradient zero. Of one that is not trained only
+// what a node forms together with gradients that are needed is formed, and nothing of what it alone
+// depends on. Values needed from the forward
 // are either saved or, by policy, recomputed: the forward nodes of the same block unit are emitted
 // again (recomputed = true), each right before the first gradient node that needs it, and only if
 // one does. Values that come from another unit are always saved; embedding and head are never
@@ -54,7 +56,7 @@ class Differentiator {
   // As summed so far: complete when the rule of the node that has written the value runs. Absent
   // when the loss does not depend on the value.
   ValueId GradientOf(ValueId id) const { return At(gradients_, id); }
-  // Whether the value depends on a parameter.
+  // Whether the value depends on a parameter that is trained.
   bool Differentiable(ValueId id) const { return id && At(differentiable_, id); }
   // The one gradient value of the parameter that `param` holds; created at the first call.
   ValueId ParamGrad(ValueId param);
@@ -92,6 +94,7 @@ class Differentiator {
     return table.Has(id) ? table[id] : absent;
   }
   ValueId& ParamGradSlot(ParamId param);
+  bool IsNeeded(const std::vector<ValueId>& outputs, const std::vector<ValueId>& grads) const;
   bool IsRecomputed(const Node& node) const;
   ValueId ForUseIn(UnitId unit, ValueId id);
   void FindDifferentiable();

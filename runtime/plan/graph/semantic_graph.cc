@@ -20,7 +20,8 @@ ValueId AddParamGrad(SemanticGraph& graph, ValueId param) {
                                .role = ValueRole::kParamGrad,
                                .dtype = DType::kF32,
                                .dims = of.dims,
-                               .param = of.param});
+                               .param = of.param,
+                               .trained = of.trained});
 }
 
 namespace {

@@ -52,6 +52,7 @@ struct Value {
   // the first): what cuts that dim cuts each of them evenly.
   int parts = 1;
   ParamId param = {};
+  bool trained = true;  // false: a parameter that stays as it is, or the gradient of one
   InputId input = {};
   LossId loss = {};
 };

@@ -39,7 +39,7 @@ std::vector<MuonRound> MuonRoundsOf(const ShardLayout& layout) {
   for (size_t f = 0; f < layout.flats.size(); ++f) {
     const FlatId id{static_cast<int32_t>(f)};
     const FlatParam& flat = layout.flat(id);
-    if (flat.key.update != UpdateRule::kMuon) continue;
+    if (flat.key.update != UpdateRule::kMuon || !flat.key.trainable) continue;
     std::vector<MuonMatrix> matrices = MatricesOf(layout, flat);
     const size_t places = static_cast<size_t>(layout.mesh.Size(flat.shard));
     const auto open = std::find_if(rounds.begin(), rounds.end(), [&](const MuonRound& round) {

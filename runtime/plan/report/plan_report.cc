@@ -103,8 +103,8 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.parameter_pool = plan.param_pool_bytes;
   m.gradient_pool = plan.grad_pool_bytes;
   for (const FlatParam& flat : in.layout.flats) {
-    // All but Muon's are counted as AdamW's with f32 moments.
-    const int64_t slots = flat.key.update == UpdateRule::kMuon ? 2 : 3;
+    // All but Muon's and those that are frozen are counted as AdamW's with f32 moments.
+    const int64_t slots = !flat.key.trainable ? 1 : flat.key.update == UpdateRule::kMuon ? 2 : 3;
     m.checkpoint += slots * 4 * flat.padded_numel * in.layout.mesh.Size(flat.key.split);
     m.checkpoint_per_rank += slots * 4 * flat.shard_numel;
   }

@@ -25,6 +25,10 @@ GradPass::GradPass(StepBuilder& builder)
     : b_(builder), flats_(b_.layout.flats.size()), params_(b_.layout.params.size()) {
   FindContributions();
   for (const FlatId flat : flats_.ids()) {
+    if (!b_.layout.flat(flat).key.trainable) {
+      AddDiscarded(flat);
+      continue;
+    }
     flats_[flat].zero = ZeroedOf(flat);
     AddBucket(flat);
     final_.push_back(AddFinal(flat));
@@ -50,9 +54,11 @@ void GradPass::FindContributions() {
     }
   ops_ = position;
   for (const ParamId p : params_.ids())
-    for (const int at : params_[p].contributions) contributions_at_.emplace_back(at, p);
+    for (const int at : params_[p].contributions)
+      if (IsTrained(p)) contributions_at_.emplace_back(at, p);
   for (const FlatId f : flats_.ids()) {
     FlatState& state = flats_[f];
+    if (!b_.layout.flat(f).key.trainable) continue;
     if (state.first < 0) state.first = state.last = ops_ - 1;
     first_at_.emplace_back(state.first, f);
     last_at_.emplace_back(state.last, f);
@@ -119,13 +125,28 @@ View GradPass::AddFinal(FlatId id) {
 
 void GradPass::AddParts() {
   for (const ParamId p : params_.ids()) {
-    if (!params_[p].used()) continue;
+    if (!params_[p].used() || !IsTrained(p)) continue;
     const ParamPlacement& param = b_.layout.param(p);
     params_[p].part = b_.AddBuffer(
         "grad_part/" + param.spec.name, (param.end - param.begin) * Bytes(PartDType(param.flat)),
         BufferClass::kGradients,
         outlives_microbatch(p) ? BufferScope::kStep : BufferScope::kMicrobatch);
   }
+}
+
+bool GradPass::IsTrained(ParamId param) const {
+  return b_.layout.flat(b_.layout.param(param).flat).key.trainable;
+}
+
+// What kernels form of a frozen flat beside other gradients: it ends with the microbatch.
+void GradPass::AddDiscarded(FlatId flat) {
+  final_.push_back({});
+  FlatState& state = flats_[flat];
+  if (state.first < 0) return;
+  const FlatParam& of = b_.layout.flat(flat);
+  state.dtype = b_.layout.PrecisionOf(flat).grad_accumulate;
+  state.bucket = b_.AddBuffer("grad_discarded/" + of.name, of.padded_numel * Bytes(state.dtype),
+                              BufferClass::kGradients, BufferScope::kMicrobatch);
 }
 
 bool GradPass::sync_every(FlatId flat) const {
@@ -137,7 +158,8 @@ bool GradPass::reduced_once(FlatId flat) const {
 }
 
 bool GradPass::outlives_microbatch(ParamId param) const {
-  return !sync_every(b_.layout.param(param).flat) && b_.options.grad_concat != GradConcat::kEvery;
+  return IsTrained(param) && !sync_every(b_.layout.param(param).flat) &&
+         b_.options.grad_concat != GradConcat::kEvery;
 }
 
 // Whether nothing is ever added to what a gradient kernel wrote into this flat's bucket before it
@@ -164,7 +186,7 @@ DType GradPass::PartDType(FlatId flat) const {
 View GradPass::Resolve(const View& view, ParamId param) {
   View resolved = view;
   const ParamPlacement& placement = b_.layout.param(param);
-  if (direct()) {
+  if (direct() || !IsTrained(param)) {
     resolved.buffer = flats_[placement.flat].bucket;
     resolved.offset = placement.begin + view.offset;
     resolved.layout.dtype = BucketDType(placement.flat);
@@ -316,6 +338,20 @@ void GradPass::ReduceScatter(FlatId flat, const View& sent, bool fresh, ReducePo
   accumulate.out = result;
   accumulate.update = fresh ? Update::kOverwrite : Update::kAccumulate;
   b_.Emit(accumulate, StreamId::kReduce, "accumulate/" + layout.name, layout.key.unit);
+}
+
+void GradPass::EmitNoStatistics() {
+  for (const FlatId flat : flats_.ids()) {
+    if (b_.layout.flat(flat).key.trainable) continue;
+    for (const View& cell : {sum_squares(flat), bad_count(flat)}) {
+      SumSquaresOp<View> none;
+      none.x = b_.Master(flat);
+      none.x.layout = DenseLayout(DType::kF32, {0});
+      none.out = cell;
+      b_.Emit(none, StreamId::kReduce, "no_statistics/" + b_.layout.flat(flat).name,
+              b_.layout.flat(flat).key.unit);
+    }
+  }
 }
 
 // Sums the final gradient over the replicas, in the wire's encoding.

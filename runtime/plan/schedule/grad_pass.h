@@ -35,8 +35,12 @@ class GradPass {
     return BucketDType(flat) != b_.layout.PrecisionOf(flat).grad_accumulate;
   }
 
+  // In the update's body: zeros in the cells of flats that are not trained.
+  void EmitNoStatistics();
+
   // The step's final gradient of a flat parameter: [shard_numel], valid after the last microbatch;
   // in the wire's dtype where it has been reduced once, f32 where several reductions are added.
+  // Absent of a flat that is not trained.
   View final_grad(FlatId flat) const { return final_[flat]; }
   // Cells of this rank's statistics row.
   View sum_squares(FlatId flat) const;
@@ -61,6 +65,8 @@ class GradPass {
     bool used() const { return !contributions.empty(); }
   };
 
+  bool IsTrained(ParamId param) const;
+  void AddDiscarded(FlatId flat);
   bool sync_every(FlatId flat) const;    // reduced every microbatch
   bool reduced_once(FlatId flat) const;  // in a step
   bool direct() const { return b_.options.grad_concat == GradConcat::kDirect; }

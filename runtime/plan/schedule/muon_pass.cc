@@ -7,6 +7,8 @@
 #include <memory>
 #include <utility>
 
+#include "runtime/plan/schedule/update.h"
+
 namespace millrace {
 namespace {
 
@@ -217,6 +219,8 @@ void MuonPass::Update(const Round& round) {
     op.compute = b_.Compute(id);
     op.lr_scale = b_.options.muon.lr_scale;
     op.weight_decay = b_.options.muon.weight_decay;
+    op.segments = SegmentsOf(b_, id);
+    if (op.segments) op.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
     op.shard_axes = flat.shard;
     b_.Emit(op, StreamId::kCompute, "muon_update/" + flat.name, flat.key.unit);
   }

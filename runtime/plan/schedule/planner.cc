@@ -31,13 +31,6 @@ void CheckOptions(const PlanOptions& o) {
       o.accumulate);
 }
 
-// A layout may have more than a plan can do yet.
-void CheckFlats(const ShardLayout& layout) {
-  for (const FlatParam& flat : layout.flats)
-    MR_REQUIRE(ErrorCode::kConfig, flat.key.trainable,
-               "flat parameter {} is frozen; plans train all parameters", flat.name);
-}
-
 // From one half of an op's inputs to the other: of its i32 operands, and of its f32 ones.
 struct ParityStrides {
   int64_t ids = 0, values = 0;
@@ -258,6 +251,7 @@ class Planner {
       sum.axes = AxisSet::All();
       b_.Emit(sum, StreamId::kReduce, "sum_tallies", {});
     }
+    grads_.EmitNoStatistics();
     if (b_.layout.mesh.world() > 1) {
       AllGatherOp<View> rows;
       rows.full = row_of_ranks;
@@ -381,7 +375,6 @@ StepPlan PlanAuto(const PlanInput& in) {
 StepPlan DraftStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
                    const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
-  CheckFlats(layout);
   // The search for kAuto begins where nothing is kept.
   const Reshard reshard =
       options.reshard == Reshard::kAuto ? Reshard::kAfterForward : options.reshard;
@@ -392,14 +385,12 @@ AllocatorTable CompareAllocators(const ShardLayout& layout, const StateLayout& s
                                  const Program& program, const PlanOptions& options,
                                  const std::vector<Reshard>& reshard) {
   CheckOptions(options);
-  CheckFlats(layout);
   return Planner({layout, states, program, options, "train"}, reshard).Compare();
 }
 
 StepPlan PlanStep(const ShardLayout& layout, const StateLayout& states, const Program& program,
                   const PlanOptions& options, const std::string& name) {
   CheckOptions(options);
-  CheckFlats(layout);
   const PlanInput in{layout, states, program, options, name};
   const bool chooses = options.reshard == Reshard::kAuto && !InEra(program);  // gathers nothing
   StepPlan plan = chooses ? PlanAuto(in) : PlanWith(in, options.reshard, 0);

@@ -10,6 +10,7 @@
 
 #include "kernels/ops/cost.h"
 #include "runtime/base/policies.h"
+#include "runtime/plan/layout/param_groups.h"
 #include "runtime/plan/layout/shard_layout.h"
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/pool/allocator.h"
@@ -56,7 +57,8 @@ struct PlanOptions {
   bool overlap_weight_gradients = false;
   AdamWHyper adamw;
   MuonHyper muon;
-  double clip = 0;  // <= 0: off
+  ParamGroups groups;  // whose parameters have other constants
+  double clip = 0;     // <= 0: off
   LearningRate learning_rate;
   Backend backend = Backend::kCpu;
   int64_t comm_scratch_bytes =

@@ -7,6 +7,31 @@
 namespace millrace {
 namespace {
 
+// Of a parameter that no group says more of.
+UpdateSegment OwnConstants(const PlanOptions& options, const ParamSpec& param) {
+  const AdamWHyper& adamw = options.adamw;
+  UpdateSegment own{.beta1 = adamw.beta1, .beta2 = adamw.beta2, .eps = adamw.eps};
+  if (param.update == UpdateRule::kMuon) {
+    own.lr_scale = options.muon.lr_scale;
+    own.weight_decay = options.muon.weight_decay;
+  } else if (param.decay) {
+    own.weight_decay = adamw.weight_decay;
+  }
+  return own;
+}
+
+UpdateSegment ConstantsOf(const PlanOptions& options, const ParamSpec& param) {
+  UpdateSegment constants = OwnConstants(options, param);
+  const ParamGroup* const group = GroupOf(options.groups, param.name);
+  if (group == nullptr) return constants;
+  constants.lr_scale = group->lr_scale.value_or(constants.lr_scale) * group->lr_mult;
+  constants.weight_decay = group->weight_decay.value_or(constants.weight_decay);
+  constants.beta1 = group->beta1.value_or(constants.beta1);
+  constants.beta2 = group->beta2.value_or(constants.beta2);
+  constants.eps = group->eps.value_or(constants.eps);
+  return constants;
+}
+
 void EmitAdamW(StepBuilder& b, FlatId id, const View& grad) {
   const FlatParam& flat = b.layout.flat(id);
   AdamWOp<View> adamw;
@@ -21,6 +46,7 @@ void EmitAdamW(StepBuilder& b, FlatId id, const View& grad) {
   adamw.beta2 = b.options.adamw.beta2;
   adamw.eps = b.options.adamw.eps;
   adamw.weight_decay = b.options.adamw.weight_decay;
+  adamw.segments = SegmentsOf(b, id);
   adamw.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
   if (adamw.m.layout.dtype != DType::kF32) {
     adamw.runs = std::make_shared<const std::vector<LogicalRun>>(LogicalRunsOf(b.layout, id));
@@ -52,7 +78,23 @@ void EmitBalance(StepBuilder& b, FlatId id, const View& load) {
 
 }  // namespace
 
+UpdateSegments SegmentsOf(const StepBuilder& b, FlatId flat) {
+  auto segments = std::make_shared<std::vector<UpdateSegment>>();
+  bool grouped = false;
+  for (const ParamId id : b.layout.flat(flat).params) {
+    const ParamPlacement& param = b.layout.param(id);
+    const ParamGroup* const group = GroupOf(b.options.groups, param.spec.name);
+    grouped |= group != nullptr && group->SetsConstants();
+    UpdateSegment constants = ConstantsOf(b.options, param.spec);
+    constants.begin = param.begin;
+    if (segments->empty() || !segments->back().SameConstants(constants))
+      segments->push_back(constants);
+  }
+  return grouped ? segments : nullptr;
+}
+
 void EmitUpdate(StepBuilder& b, FlatId flat, const View& grad) {
+  if (!b.layout.flat(flat).key.trainable) return;
   switch (b.layout.flat(flat).key.update) {
     case UpdateRule::kAdamW:
       return EmitAdamW(b, flat, grad);

@@ -317,21 +317,5 @@ TEST_CASE("axes that split nothing shard as the shard axis does", "[plan][planne
         CHECK(adamw->flat_begin.axes == AxisSet({Axis::kShard, Axis::kTensor}));
 }
 
-TEST_CASE("a layout that plans cannot follow yet is refused", "[plan][planner]") {
-  const auto refusal = [](const ModelSpec& spec, const Mesh& mesh) {
-    try {
-      PlannedAlone(PlanShards(spec, mesh, {}), ProgramOf(kUsual, {}, Recompute::kNone),
-                   OptionsOf(AllocatorKind::kPacked, Reshard::kAfterForward, 1));
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kConfig);
-      return std::string(error.what());
-    }
-    return std::string("planned");
-  };
-  ModelSpec frozen = SpecOf(kUsual);
-  frozen.units[1].params[1].trainable = false;
-  CHECK_THAT(refusal(frozen, {}), Catch::Matchers::Contains("h.0@frozen is frozen"));
-}
-
 }  // namespace
 }  // namespace millrace
