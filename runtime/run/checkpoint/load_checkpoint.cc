@@ -56,6 +56,19 @@ void LoadShards(Engine& engine, CheckpointReader& reader, const json& counters, 
                                   reader.folder(), fmt::join(saved.unknown, ", ")));
 }
 
+// A parameter that was frozen, or had another rule, has no moments that this run's rule could go on
+// with. The checkpoint is sound: nobody is to put it aside.
+void RequireMoments(const ShardLayout& layout, const SavedTensors& saved,
+                    const std::string& folder) {
+  for (const ParamPlacement& param : layout.params)
+    for (const StateSlot& slot : layout.flat(param.flat).slots())
+      MR_REQUIRE(ErrorCode::kConfig, slot == kMasterSlot || !saved.Lacks(slot.name, param.spec),
+                 "optimizer: {} is updated by {}, but {} has no {} of it: it was frozen, or had "
+                 "another rule; the optimizer.name and optimizer.groups of then are allowed, or a "
+                 "run that begins with its weights (millrace export, model.init_from)",
+                 param.spec.name, Name(param.spec.update), folder, slot.name);
+}
+
 // Whole parameters, from shards of another layout.
 void LoadTensors(Engine& engine, CheckpointReader& reader, const json& layout, Changes& changes) {
   SavedTensors saved(reader, layout);
@@ -147,6 +160,7 @@ ResumedRun Load(Engine& engine, const std::string& folder, const RunIdentity& id
   resumed.world = reader.manifest().world;
   // The manifest has sorted the keys; ordered_json would compare their order.
   const json user = ParseJson(reader.manifest().user);
+  RequireMoments(engine.layout(), SavedTensors(reader, user.at("layout")), folder);
   if (user.at("layout") == json(LayoutJson(engine.layout())))
     LoadShards(engine, reader, user.at("counters"), resumed.changes);
   else

@@ -181,6 +181,13 @@ void SavedTensors::AddFlat(const nlohmann::json& json) {
   layout_.flats.push_back(std::move(flat));
 }
 
+bool SavedTensors::Lacks(std::string_view kind, const ParamSpec& param) const {
+  const auto it = ids_.find(param.name);
+  if (it == ids_.end()) return false;  // Read says it
+  const FlatParam& flat = layout_.flat(layout_.param(it->second).flat);
+  return !reader_.Has(layout_.mesh.Group(0, flat.holders()).front(), BlobName(kind, flat.name));
+}
+
 std::string SavedTensors::Conversion(std::string_view kind, const ParamSpec& param,
                                      DType now) const {
   const auto it = ids_.find(param.name);

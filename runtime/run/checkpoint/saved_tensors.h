@@ -46,6 +46,8 @@ class SavedTensors {
   // Logical values [spec.numel()] of a parameter of the model, from whichever shards hold them.
   // Error(kCheckpoint): the checkpoint has no such parameter, or one of another shape.
   std::vector<float> Read(std::string_view kind, const ParamSpec& param);
+  // Whether nothing of `kind` was kept of a parameter that the checkpoint has.
+  bool Lacks(std::string_view kind, const ParamSpec& param) const;
   // ConversionOf the parameter's shards.
   std::string Conversion(std::string_view kind, const ParamSpec& param, DType now) const;
 
