@@ -20,6 +20,7 @@
 #include "runtime/base/policies.h"
 #include "runtime/config/data_source.h"
 #include "runtime/config/model_config.h"
+#include "runtime/config/optimizer_group.h"
 
 namespace millrace {
 
@@ -101,8 +102,7 @@ struct MuonConfig {
 };
 
 struct OptimizerConfig {
-  // kMuon: of matrices between hidden states; all else by AdamW.
-  enum class Kind { kAdamW, kMuon };
+  using Kind = OptimizerKind;  // kMuon: all else by AdamW
   Kind name = Kind::kAdamW;
   double lr = 3e-4;
   std::array<double, 2> betas = {0.9, 0.95};
@@ -112,8 +112,14 @@ struct OptimizerConfig {
   PrecisionConfig::Format moments = PrecisionConfig::Format::kFp32;
   MuonConfig muon;
   ScheduleConfig schedule;
+  std::optional<OptimizerGroups> groups = {};
 
-  bool HasMuon() const { return name == Kind::kMuon; }
+  bool HasMuon() const {
+    return name == Kind::kMuon ||
+           (groups && std::any_of(groups->begin(), groups->end(), [](const OptimizerGroup& group) {
+              return group.name == Kind::kMuon;
+            }));
+  }
   double MuonLr() const { return muon.lr.value_or(lr); }
   double MuonWeightDecay() const { return muon.weight_decay.value_or(weight_decay); }
   bool operator==(const OptimizerConfig&) const = default;

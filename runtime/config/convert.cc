@@ -69,6 +69,9 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given, std::strin
           }))
         return given.get<std::vector<std::string>>();
       break;
+    case KeyType::kGroups:
+      if (std::optional<OptimizerGroups> groups = GroupsFrom(given, detail)) return *groups;
+      break;
     case KeyType::kSources:
       if (std::optional<DataSources> sources = SourcesFrom(given, detail)) return *sources;
       break;

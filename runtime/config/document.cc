@@ -47,6 +47,28 @@ Json SchemaOfSource() {
           {"additionalProperties", false}};
 }
 
+Json SchemaOfGroup() {
+  const Json text = {{"type", "string"}, {"minLength", 1}};
+  const auto number = [](double min, double max) {
+    return Json{{"type", "number"}, {"minimum", min}, {"maximum", max}};
+  };
+  const Json beta = {{"type", "number"}, {"minimum", 0}, {"exclusiveMaximum", 1}};
+  return {
+      {"type", "object"},
+      {"properties",
+       {{"parameters",
+         {{"anyOf", Json::array({text, {{"type", "array"}, {"minItems", 1}, {"items", text}}})}}},
+        {"name", {{"enum", NamesOf(OptimizerKind{})}}},
+        {"lr", number(0, 1000)},
+        {"lr_mult", number(0, 1000)},
+        {"weight_decay", number(0, 1000)},
+        {"betas", {{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", beta}}},
+        {"eps", number(1e-30, 1e30)},
+        {"frozen", {{"type", "boolean"}}}}},
+      {"required", {"parameters"}},
+      {"additionalProperties", false}};
+}
+
 Json SchemaOf(const Key& key) {
   Json schema;
   schema["description"] = key.doc;
@@ -94,6 +116,11 @@ Json SchemaOf(const Key& key) {
       schema["type"] = TypeName(key, "array");
       schema["minItems"] = 1;
       schema["items"] = {{"type", "string"}, {"minLength", 1}};
+      break;
+    case KeyType::kGroups:
+      schema["type"] = TypeName(key, "array");
+      schema["minItems"] = 1;
+      schema["items"] = SchemaOfGroup();
       break;
     case KeyType::kSources:
       schema["type"] = TypeName(key, "array");

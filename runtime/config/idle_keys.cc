@@ -168,7 +168,7 @@ Rules OfDataAndTraining() {
       [](C c, Context) { return c.optimizer.schedule.kind == ScheduleConfig::Kind::kConstant; },
       "a constant schedule does not decay");
   const Circumstance no_muon = ByKeys(
-      {"optimizer.name"}, [](C c, Context) { return !c.optimizer.HasMuon(); },
+      {"optimizer.name", "optimizer.groups"}, [](C c, Context) { return !c.optimizer.HasMuon(); },
       "all parameters are updated by AdamW");
   const Circumstance not_evaluated = ByKeys(
       {"train.eval_every"}, [](C c, Context) { return c.train.eval_every == 0; },

@@ -90,6 +90,9 @@ std::string Allowed(const Key& key) {
     case KeyType::kSources:
       text = AllowedSources();
       break;
+    case KeyType::kGroups:
+      text = AllowedGroups();
+      break;
     case KeyType::kStrings:
       text = "a list of strings that are not empty";
       break;

@@ -45,6 +45,7 @@ constexpr KeyType TypeOf() {
   if constexpr (std::is_same_v<T, std::array<double, 2>>) return KeyType::kNumberPair;
   if constexpr (std::is_same_v<T, IntegerOrList>) return KeyType::kIntegerOrList;
   if constexpr (std::is_same_v<T, DataSources>) return KeyType::kSources;
+  if constexpr (std::is_same_v<T, OptimizerGroups>) return KeyType::kGroups;
   if constexpr (std::is_same_v<T, std::vector<std::string>>) return KeyType::kStrings;
   if constexpr (std::is_enum_v<T>) return KeyType::kChoice;
 }

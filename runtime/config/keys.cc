@@ -104,6 +104,20 @@ std::vector<Key> OptimizerKeys() {
           "Both moments of AdamW: 8 bytes per parameter, or in bf16 4, rounded stochastically so "
           "that "
           "small changes are not lost."),
+      KEY(optimizer.groups, any,
+          "Parameters that are updated in another way, each `{\"parameters\": ..., \"name\": ..., "
+          "\"lr\": ..., \"lr_mult\": ..., \"weight_decay\": ..., \"betas\": [..., ...], "
+          "\"eps\": ..., \"frozen\": false}`; what is left out is as for the rest. `parameters` is "
+          "a pattern or a list of such over the names that `millrace inspect` shows "
+          "(`h.0.attn.qkv.weight`): `*` is any number of characters, `?` one. A parameter is of "
+          "the first group that matches, and each pattern must match one. The schedule moves `lr` "
+          "in proportion; `lr_mult` is a factor of the learning rate instead. `weight_decay` "
+          "applies to all of the group, biases and norms, too. `name` muon takes matrices between "
+          "hidden states alone. `frozen` parameters stay as they are: no gradients are reduced "
+          "and no moments kept, and the gradient's norm is without them. The biases of routers "
+          "follow their own rule and may be frozen. On resuming, learning rates, decay, betas and "
+          "eps may be others, and what was trained may be frozen; what was frozen cannot be "
+          "trained, nor adamw become muon, as the checkpoint has no moments of it."),
       KEY(optimizer.muon.lr, From(0, 1000),
           "Muon's learning rate after warm-up; the schedule moves both in proportion. null: "
           "`optimizer.lr`."),

@@ -26,13 +26,14 @@ enum class KeyType {
   kNumberPair,
   kIntegerOrList,
   kSources,
+  kGroups,
   kStrings
 };
 
 // A key's value; monostate is null, a choice is its JSON name.
 using KeyValue =
     std::variant<std::monostate, bool, int64_t, double, std::string, std::array<double, 2>,
-                 std::vector<int64_t>, DataSources, std::vector<std::string>>;
+                 std::vector<int64_t>, DataSources, OptimizerGroups, std::vector<std::string>>;
 
 // Bounds of an integer, a number, or each of a pair or list.
 struct KeyRange {

@@ -30,7 +30,7 @@ int64_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 // What nanoGPT, Hugging Face and torchtitan call the same things.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kForeignNames = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 33> kForeignNames = {{
     {"n_layer", "model.layers"},
     {"n_layers", "model.layers"},
     {"num_hidden_layers", "model.layers"},
@@ -60,6 +60,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kForeign
     {"learning_rate", "optimizer.lr"},
     {"grad_clip", "optimizer.clip"},
     {"max_norm", "optimizer.clip"},
+    {"param_groups", "optimizer.groups"},
     {"warmup_steps", "optimizer.schedule.warmup"},
     {"out_dir", "run.dir"},
     {"output_dir", "run.dir"},

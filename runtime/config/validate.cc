@@ -28,6 +28,7 @@ class Validator {
     Batch();
     Schedule();
     Muon();
+    Groups();
     Parallel();
     Sharding();
     Memory();
@@ -161,12 +162,27 @@ class Validator {
   void Muon() {
     const OptimizerConfig& optimizer = config_.optimizer;
     if (!optimizer.HasMuon()) return;
-    Require(config_.parallel.tensor == 1, {"optimizer.name", "parallel.tensor"},
+    Require(config_.parallel.tensor == 1,
+            {optimizer.name == OptimizerKind::kMuon ? "optimizer.name" : "optimizer.groups",
+             "parallel.tensor"},
             "muon needs whole matrices, which ranks along tensor split; tensor 1 is allowed, or "
             "name adamw");
     Require(optimizer.lr > 0 || !optimizer.muon.lr, {"optimizer.muon.lr", "optimizer.lr"},
             "muon.lr follows the schedule of lr in proportion, so lr must be above 0; or leave "
             "muon.lr out");
+  }
+
+  void Groups() {
+    const OptimizerConfig& optimizer = config_.optimizer;
+    if (!optimizer.groups) return;
+    for (const OptimizerGroup& group : *optimizer.groups) {
+      const std::string problem = ProblemOf(group);
+      Require(problem.empty(), {"optimizer.groups"}, "group {}: {}",
+              &group - optimizer.groups->data() + 1, problem);
+      Require(optimizer.lr > 0 || !group.lr, {"optimizer.groups", "optimizer.lr"},
+              "the lr of a group follows the schedule of optimizer.lr in proportion, so that must "
+              "be above 0; or leave the group's lr out");
+    }
   }
 
   void Parallel() {

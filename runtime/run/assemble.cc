@@ -14,6 +14,7 @@
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/plan/schedule/allocator_table.h"
 #include "runtime/run/generate/inference_plans.h"
+#include "runtime/run/param_groups.h"
 
 namespace millrace {
 namespace {
@@ -130,7 +131,9 @@ std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
              most, backend == Backend::kCpu ? "CPUs" : "GPUs");
   const std::string why = WhyNoFloat8Rows(config, backend);
   MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
-  return MakeModel(ModelOptionsOf(config));
+  std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
+  CheckGroups(config.optimizer, model->spec());
+  return model;
 }
 
 // Of the plan that has room for all rows: the training plan's, or more where that brings it into
@@ -250,6 +253,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
   o.muon = MuonOf(config.optimizer);
+  o.groups = ParamGroupsOf(config.optimizer);
   o.clip = config.optimizer.clip;
   o.learning_rate = LearningRateOf(config);
   o.backend = traits.backend;
@@ -330,6 +334,9 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
     StepPlan planned =
         PlanStep(run.layout, run.plans.states, part.program, run.options, part.known.name);
     for (const std::string& note : ExecutionNotes(config)) planned.notes.push_back(note);
+    if (part.known.trains)
+      for (const std::string& note : GroupNotes(config.optimizer, run.spec))
+        planned.notes.push_back(note);
     if (part.known.trains && run.recompute.searched)
       planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
     CheckPlan(planned, mesh, run.options.accumulate);

@@ -94,6 +94,23 @@ LossOptions LossOf(const TrainConfig& train) {
 
 }  // namespace
 
+ParamGroups ParamGroupsOf(const OptimizerConfig& optimizer) {
+  ParamGroups groups;
+  for (const OptimizerGroup& from : optimizer.groups.value_or(OptimizerGroups())) {
+    ParamGroup& group = groups.emplace_back();
+    group.patterns = from.parameters;
+    group.frozen = from.frozen;
+    if (from.name)
+      group.rule = *from.name == OptimizerKind::kMuon ? UpdateRule::kMuon : UpdateRule::kAdamW;
+    if (from.lr) group.lr_scale = *from.lr / optimizer.lr;
+    group.lr_mult = from.lr_mult.value_or(1);
+    group.weight_decay = from.weight_decay;
+    if (from.betas) group.beta1 = (*from.betas)[0], group.beta2 = (*from.betas)[1];
+    group.eps = from.eps;
+  }
+  return groups;
+}
+
 ModelOptions ModelOptionsOf(const Config& config) {
   const ModelConfig& m = config.model;
   ModelOptions o;
@@ -111,7 +128,8 @@ ModelOptions ModelOptionsOf(const Config& config) {
                       m.rope_scaling->high_freq_factor,
                       m.rope_scaling->original_max_position_embeddings};
   o.init_std = m.init_std;
-  if (config.optimizer.HasMuon()) o.hidden_update = UpdateRule::kMuon;
+  if (config.optimizer.name == OptimizerKind::kMuon) o.hidden_update = UpdateRule::kMuon;
+  o.groups = ParamGroupsOf(config.optimizer);
   o.loss = LossOf(config.train);
   o.documents = config.data.document_mask;
   // What begins a document is no target, nor is what a mask leaves out.

@@ -6,6 +6,9 @@
 
 namespace millrace {
 
+// optimizer.groups, as models and plans take them.
+ParamGroups ParamGroupsOf(const OptimizerConfig& optimizer);
+
 ModelOptions ModelOptionsOf(const Config& config);
 
 }  // namespace millrace

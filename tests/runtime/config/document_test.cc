@@ -101,7 +101,24 @@ const char* const kValues[] = {"null",
                                R"([{"path": "a", "weight": null}])",
                                R"([{"path": "a", "kind": "synthetic"}])",
                                R"([{"path": "a", "val_path": ""}])",
-                               R"([{"path": "a", "wieght": 1}])"};
+                               R"([{"path": "a", "wieght": 1}])",
+                               R"([{"parameters": "a", "lr": 0.5}])",
+                               R"([{"parameters": ["a", "b*"], "name": "muon", "lr_mult": 2,
+                                    "weight_decay": 0, "betas": [0.5, 0.25], "eps": 1},
+                                   {"parameters": "c", "name": "adamw", "frozen": true}])",
+                               R"([{"lr": 0.5}])",
+                               R"([{"parameters": ""}])",
+                               R"([{"parameters": []}])",
+                               R"([{"parameters": ["a", 1]}])",
+                               R"([{"parameters": "a", "lr": -0.5}])",
+                               R"([{"parameters": "a", "lr_mult": 1001}])",
+                               R"([{"parameters": "a", "weight_decay": null}])",
+                               R"([{"parameters": "a", "betas": [0.5, 1]}])",
+                               R"([{"parameters": "a", "betas": [0.5]}])",
+                               R"([{"parameters": "a", "eps": 0}])",
+                               R"([{"parameters": "a", "name": "sgd"}])",
+                               R"([{"parameters": "a", "frozen": 1}])",
+                               R"([{"parameters": "a", "lr_scale": 1}])"};
 
 TEST_CASE("parser and schema agree on every key and value", "[config][schema]") {
   SchemaValidator schema;

@@ -53,6 +53,7 @@ const char* const kPromised[] = {
     "optimizer.schedule.warmup",
     "optimizer.schedule.decay_steps",
     "optimizer.schedule.min_lr",
+    "optimizer.groups",
     "parallel.shard",
     "parallel.replicate",
     "parallel.context",
@@ -135,6 +136,10 @@ std::pair<KeyValue, KeyValue> TwoValues(const Key& key) {
       return {std::array{0.25, 0.5}, std::array{0.5, 0.75}};
     case KeyType::kIntegerOrList:
       return {int64_t{5}, std::vector<int64_t>{1, 3, 1}};
+    case KeyType::kGroups:
+      return {OptimizerGroups{{.parameters = {"a"}, .frozen = true}},
+              OptimizerGroups{{.parameters = {"b", "a*"}, .lr = 0.5, .betas = {{0.5, 0.25}}},
+                              {.parameters = {"*"}, .name = OptimizerKind::kMuon}}};
     case KeyType::kStrings:
       return {std::vector<std::string>{"a"}, std::vector<std::string>{"b", "a"}};
     case KeyType::kSources:
