@@ -280,6 +280,29 @@ void MakeTensor(Base& base, int64_t tensor) {
   config.model.mamba.groups = tensor;
 }
 
+void SetGroups(Config& config, bool muon) {
+  const bool gpt2 = config.model.family == ModelConfig::Family::kGpt2;
+  const std::string norm = gpt2 ? "ln" : "norm", mlp = config.model.Has('E') ? "moe" : "mlp";
+  const bool hybrid = config.model.family == ModelConfig::Family::kNemotronH;
+  OptimizerGroups groups = {
+      {.parameters = {"h.0.*", hybrid ? "h.1.attn.*" : "h.2.attn.*", norm + "_f.*"},
+       .frozen = true},
+      {.parameters = {hybrid ? "h.2." + mlp + ".*" : "h.1." + mlp + ".*"},
+       .lr = 0.5 * config.optimizer.lr,
+       .weight_decay = 0.2,
+       .betas = {{0.8, 0.9}},
+       .eps = 1e-5},
+      {.parameters = {"*." + norm + (hybrid ? "_1.weight" : "_2.weight")},
+       .lr_mult = 2,
+       .weight_decay = 0.3}};
+  if (muon)
+    groups.push_back({.parameters = {"h.3." + mlp + ".*.weight"},
+                      .name = OptimizerKind::kMuon,
+                      .lr_mult = 0.5,
+                      .weight_decay = 0.05});
+  config.optimizer.groups = groups;
+}
+
 void MakeExperts(Base& base, int64_t expert) {
   base.name += fmt::format(", experts on {} ranks", expert);
   Config& config = base.trial.config;

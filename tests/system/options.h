@@ -54,6 +54,10 @@ void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.
 void MakeTensor(Base& base, int64_t tensor);
 
+// Groups of parameters: a block, parts of others and a norm that are frozen, one block's MLP or
+// experts and all second norms with constants of their own; by Muon another block's MLP.
+void SetGroups(Config& config, bool muon);
+
 // Qwen3's blocks with eight experts, on ranks of their own along `expert`, 1, 2 or 4.
 void MakeExperts(Base& base, int64_t expert);
 // Such bases, alone and beside shard or replicate.

@@ -120,6 +120,12 @@ Trial ByMuon(Precision precision, int world, int64_t accumulate) {
   return trial;
 }
 
+Trial ByGroups(Precision precision, int world, int64_t accumulate) {
+  Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, precision, world, accumulate).trial;
+  SetGroups(trial.config, /*muon=*/true);
+  return trial;
+}
+
 TEST_CASE("so it is by Muon") {
   for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
     for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
@@ -127,6 +133,71 @@ TEST_CASE("so it is by Muon") {
       trial.config.parallel.replicate = replicate;
       CheckResume(trial);
     }
+}
+
+TEST_CASE("so it is with groups of parameters, frozen ones among them") {
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16All})
+    for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
+      Trial trial = ByGroups(precision, world, 2);
+      trial.config.parallel.replicate = replicate;
+      CheckResume(trial);
+    }
+}
+
+// Saves two steps of `from`, and goes on as `to`: what is said, or why that is refused.
+std::vector<std::string> GoOn(const Trial& from, const Trial& to) {
+  const TempDir dir;
+  RunEngines(from, [&](RankContext& rank) {
+    rank.engine.InitWeights(3);
+    for (int64_t step = 0; step < 2; ++step) StepOn(rank, from.config, step);
+    SaveRun(rank.engine, dir.path(), {2, 12}, IdentityOf(from), 2);
+  });
+  std::vector<std::string> said;
+  try {
+    RunEngines(to, [&](RankContext& rank) {
+      const auto resumed = ResumeRun(rank.engine, dir.path(), ResumePolicy::kMust, IdentityOf(to));
+      MR_CHECK_EQ(StepOn(rank, to.config, 2).adam_t, 3, "updates");
+      if (rank.rank == 0) said = resumed->changes;
+    });
+  } catch (const Error& error) {
+    REQUIRE(error.code() == ErrorCode::kConfig);
+    said = {error.what()};
+  }
+  return said;
+}
+
+TEST_CASE("a run goes on with other groups, but without moments it does not") {
+  const Trial from = ByGroups(Precision::kFp32, 2, 1);
+  const auto with = [&](const std::function<void(OptimizerGroups&)>& change, int world = 2) {
+    Trial to = from;
+    to.world = world;
+    change(*to.config.optimizer.groups);
+    return GoOn(from, to);
+  };
+  const auto contains = [](const std::vector<std::string>& said, const std::string& text) {
+    return said.size() == 1 && said.front().find(text) != std::string::npos;
+  };
+  CHECK(with([](OptimizerGroups&) {}).empty());
+  CHECK(with([](OptimizerGroups& groups) {
+          groups[1].lr = 0.25, groups[2].weight_decay = 0;
+        }).empty());
+  // Frozen from here on: a part of a unit, and all of one, whose flat has the same name.
+  const std::string loaded = "the same values are loaded";
+  CHECK(contains(
+      with([](OptimizerGroups& groups) { groups[0].parameters.push_back("h.1.attn.*"); }), loaded));
+  CHECK(with([](OptimizerGroups& groups) { groups[0].parameters.push_back("embed*"); }).empty());
+  // Trained from here on: likewise, and at another world.
+  for (const int world : {2, 3}) {
+    CHECK(contains(
+        with([](OptimizerGroups& groups) { groups[0].parameters[1] = "h.2.attn.q*"; }, world),
+        "h.2.attn.proj.weight is updated by adamw, but "));
+    CHECK(contains(
+        with([](OptimizerGroups& groups) { groups[0].parameters[0] = "h.0.ln_1.*"; }, world),
+        "has no adam_m of it: it was frozen, or had another rule"));
+    CHECK(contains(
+        with([](OptimizerGroups& groups) { groups[3].name = OptimizerKind::kAdamW; }, world),
+        "h.3.mlp.up.weight is updated by adamw, but "));
+  }
 }
 
 TEST_CASE("so it is where experts are on ranks of their own") {
@@ -138,11 +209,13 @@ TEST_CASE("so it is where experts are on ranks of their own") {
 }
 
 TEST_CASE("another world, mesh or precision loads the same logical values") {
-  const std::string kind = GENERATE("plain", "experts", "muon");
+  const std::string kind = GENERATE("plain", "experts", "muon", "groups");
   const auto make = [&](Precision precision, int world) {
     return kind == "experts" ? WithExperts(precision, world, 1)
            : kind == "muon"  ? ByMuon(precision, world, 1)
-                            : MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
+           : kind == "groups"
+               ? ByGroups(precision, world, 1)
+               : MakeBase(ModelConfig::Family::kGpt2, true, precision, world, 1).trial;
   };
   const TempDir dir;
   const Trial from = make(Precision::kFp32, 3);

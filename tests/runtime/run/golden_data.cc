@@ -59,10 +59,11 @@ Golden::Golden(const std::string& model) : folder("tests/golden/" + model) {
   params = ReadTensors(folder + "/final.safetensors", "param.");
 }
 
-Golden Golden::WithMuon(const std::string& model) {
+Golden Golden::Otherwise(const std::string& how, const std::string& model) {
   Golden golden(model);
-  golden.json.merge_patch(ReadJson("tests/golden/muon/" + model + ".json"));
-  golden.params = ReadTensors("tests/golden/muon/" + model + ".safetensors", "param.");
+  const std::string file = "tests/golden/" + how + "/" + model;
+  golden.json.merge_patch(ReadJson(file + ".json"));
+  golden.params = ReadTensors(file + ".safetensors", "param.");
   return golden;
 }
 

@@ -23,7 +23,10 @@ struct Golden {
   explicit Golden(const std::string& model);
   // The same model and tokens, trained by Muon beside AdamW: `params`, and in `json` what
   // tests/golden/muon has.
-  static Golden WithMuon(const std::string& model);
+  static Golden WithMuon(const std::string& model) { return Otherwise("muon", model); }
+  // The same with optimizer.groups: what tests/golden/groups has, and in `json` the names that are
+  // "frozen".
+  static Golden WithGroups(const std::string& model) { return Otherwise("groups", model); }
 
   std::string folder;           // tests/golden/<model>
   nlohmann::json json;          // golden.json
@@ -36,6 +39,9 @@ struct Golden {
 
   std::string Hf() const { return folder + "/hf"; }
   std::span<const int32_t> Row(int64_t step, int64_t row) const;  // [seq + 1]
+
+ private:
+  static Golden Otherwise(const std::string& how, const std::string& model);
 };
 
 // How the rows of a batch are spread. Each data rank has micro_batch * accumulate of them: a part

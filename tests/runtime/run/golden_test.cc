@@ -199,10 +199,10 @@ TEST_CASE("logits and gradients of a model that is split over ranks are PyTorch'
   CheckFirstStep(golden, GENERATE(from_range(kSplits)));
 }
 
-void CheckTrajectory(const Golden& golden, const Spread& spread) {
-  if (!test::HaveDevices(spread.world())) return;
+Trajectory CheckTrajectory(const Golden& golden, const Spread& spread) {
+  if (!test::HaveDevices(spread.world())) return {};
   CAPTURE(golden.folder, spread.Text());
-  const Trajectory run = RunTrajectory(golden, spread, {});
+  Trajectory run = RunTrajectory(golden, spread, {});
   const auto& json = golden.json;
   CHECK(Outside(PerStep("loss", run.loss, json["loss"], [](size_t, double) { return 1e-5; })) ==
         Strings{});
@@ -211,6 +211,7 @@ void CheckTrajectory(const Golden& golden, const Spread& spread) {
   CHECK(Outside(PerStep("lr", run.lr, json["lr"], [](size_t, double lr) { return 1e-12 * lr; })) ==
         Strings{});
   CHECK(Outside(CompareParams(golden, run.params)) == Strings{});
+  return run;
 }
 
 TEST_CASE("ten losses, norms and learning rates, and the parameters after them, are PyTorch's",
@@ -227,6 +228,17 @@ TEST_CASE("ten steps of a model that is split over ranks are PyTorch's", "[golde
 TEST_CASE("ten steps by Muon beside AdamW are PyTorch's", "[golden][muon]") {
   const Golden golden = Golden::WithMuon(GENERATE("gpt2_tiny", "llama_tied_tiny", "llama_tiny"));
   CheckTrajectory(golden, GENERATE(from_range(kSpreads)));
+}
+
+TEST_CASE("ten steps with groups of parameters are PyTorch's, and what is frozen keeps its bits",
+          "[golden][groups]") {
+  const Golden golden = Golden::WithGroups(GENERATE("gpt2_tiny", "llama_tied_tiny", "llama_tiny"));
+  const Trajectory run = CheckTrajectory(golden, GENERATE(from_range(kSpreads)));
+  if (run.loss.empty()) return;
+  for (const std::string name : golden.json.at("frozen")) {
+    CAPTURE(name);
+    CHECK(run.params.at(name) == golden.params.at(name));
+  }
 }
 
 void CheckBf16(const Golden& golden, const Spread& spread, const std::string& norms) {
