@@ -9,7 +9,7 @@ k3 estimate of the divergence from a reference, sums over tokens divided by one 
     python3 -m venv venv && venv/bin/pip install torch==2.11.0
     venv/bin/python tests/golden/make_policy.py
 
-Parameters, tokens, weights and advantages follow from formulas that tests/system/policy_loss_test.cc has as well. The old
+Parameters, tokens, weights and advantages follow from formulas that tests/system/step/policy_loss_test.cc has as well. The old
 and the reference log-probabilities, f32, are stored: they lie at chosen distances from the model's own.
 """
 import json

@@ -9,7 +9,7 @@ the difference, which is 100 steps; the same difference of summary.json's counte
 agree with them within 5%. NCCL is held to its Simple protocol: the others send flags beside the data (1/16 to 1/2 of it), which links count too.
 
 Where the links' counters cannot be read (virtual machines) or stand still, the kernels between peers count what they store and load:
-PROGRAM of --counting-test is //tests/system:peer_bytes_test, built with --config=cuda --define=count_peer_bytes=true; its figures must be equal.
+PROGRAM of --counting-test is //tests/system/cuda:peer_bytes_test, built with --config=cuda --define=count_peer_bytes=true; its figures must be equal.
 For NCCL there is no such build: its row then says that nothing was compared. Which way was used stands in each row.
 Exit code 0: all that was compared agrees, and something was. 1: a difference. 3: nothing could be compared.
 """

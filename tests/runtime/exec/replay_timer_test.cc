@@ -1,6 +1,6 @@
 // A capture that is timed: an event wherever an op ends, one more where an op has waited for
 // another stream, around the ops of the plan in their order; and engines that go back to plain
-// steps. Times of a GPU's replays: tests/system/replay_timer_test.
+// steps. Times of a GPU's replays: tests/system/cuda/replay_timer_test.
 #include "runtime/exec/observe/replay_timer.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-#include "tests/system/exact_trial.h"
+#include "tests/system/axes/exact_trial.h"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/run/generate/inference_plans.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

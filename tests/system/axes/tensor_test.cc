@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/exec/logical_tensors.h"
-#include "tests/system/split_trial.h"
+#include "tests/system/axes/split_trial.h"
 
 namespace millrace::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

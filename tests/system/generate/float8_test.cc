@@ -9,7 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/run/eval/score.h"
 #include "runtime/run/generate/inference_plans.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -1,7 +1,7 @@
 // Sequences split over the context axis, beside the same model with whole ones: split_trial.h.
 #include <catch2/catch.hpp>
 
-#include "tests/system/split_trial.h"
+#include "tests/system/axes/split_trial.h"
 
 namespace millrace::test {
 namespace {

@@ -2,7 +2,7 @@
 // row's own logits and weights that are powers of two.
 #include <catch2/catch.hpp>
 
-#include "tests/system/exact_trial.h"
+#include "tests/system/axes/exact_trial.h"
 
 namespace millrace::test {
 namespace {

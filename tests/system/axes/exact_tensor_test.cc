@@ -1,7 +1,7 @@
 // Blocks split over the tensor axis, on integers: exact_trial.h.
 #include <catch2/catch.hpp>
 
-#include "tests/system/exact_trial.h"
+#include "tests/system/axes/exact_trial.h"
 
 namespace millrace::test {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/infer/generate_all.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

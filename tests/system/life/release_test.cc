@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "runtime/base/error.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

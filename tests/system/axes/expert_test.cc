@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/exec/logical_tensors.h"
-#include "tests/system/split_trial.h"
+#include "tests/system/axes/split_trial.h"
 
 namespace millrace::test {
 namespace {

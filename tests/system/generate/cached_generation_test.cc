@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/exec/logical_tensors.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

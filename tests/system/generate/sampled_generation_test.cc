@@ -11,7 +11,7 @@
 #include "runtime/run/eval/score.h"
 #include "runtime/run/generate/host_sampler.h"
 #include "runtime/run/generate/inference_plans.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "runtime/plan/check/checker.h"
-#include "tests/system/cached_sequences.h"
+#include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
 namespace {

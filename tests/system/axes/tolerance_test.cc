@@ -17,7 +17,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tests/system/split_trial.h"
+#include "tests/system/axes/split_trial.h"
 
 namespace millrace::test {
 namespace {

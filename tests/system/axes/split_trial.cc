@@ -1,4 +1,4 @@
-#include "tests/system/split_trial.h"
+#include "tests/system/axes/split_trial.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

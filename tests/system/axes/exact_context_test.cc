@@ -1,7 +1,7 @@
 // Sequences split over the context axis, on integers: exact_trial.h.
 #include <catch2/catch.hpp>
 
-#include "tests/system/exact_trial.h"
+#include "tests/system/axes/exact_trial.h"
 
 namespace millrace::test {
 namespace {
