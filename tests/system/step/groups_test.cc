@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "runtime/exec/logical_tensors.h"
 #include "tests/system/options.h"
