@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -129,11 +130,16 @@ ValueId Differentiator::ForUseIn(UnitId unit, ValueId id) {
   return recomputed_[id];
 }
 
-// Whether a gradient node does more than to form gradients of parameters that are not trained.
+// Whether a gradient node does more than to form gradients of parameters that are not trained. One
+// that has none at all is there for what else it writes: a router's tallies.
 bool Differentiator::IsNeeded(const std::vector<ValueId>& outputs,
                               const std::vector<ValueId>& grads) const {
-  const auto is_trained = [&](ValueId grad) { return grad && value(grad).trained; };
-  return !outputs.empty() || std::any_of(grads.begin(), grads.end(), is_trained);
+  const auto is_trained = [&](ValueId grad) { return value(grad).trained; };
+  std::vector<ValueId> formed;
+  std::copy_if(grads.begin(), grads.end(), std::back_inserter(formed),
+               [](ValueId grad) { return static_cast<bool>(grad); });
+  return !outputs.empty() || formed.empty() ||
+         std::any_of(formed.begin(), formed.end(), is_trained);
 }
 
 void Differentiator::Emit(const NodeDef& kind, std::vector<ValueId> inputs,
