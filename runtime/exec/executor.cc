@@ -51,7 +51,7 @@ void Executor::EndRun() {
 }
 
 void Executor::Log(const BoundOp& op, StreamId id, const OpMark& mark) {
-  const std::optional<Collective> call = CollectiveOf(op);
+  const std::optional<IssuedCollective> call = CollectiveOf(op);
   order_->Issued(context_.comms->IndexOf({call->axes, id}), call->kind, mark.unit, call->bytes,
                  mark.index);
 }

@@ -45,21 +45,21 @@ class OpMarker {
 };
 
 // What a collective's order is known by, on its communicator; the step comes with the run.
-struct Collective {
+struct IssuedCollective {
   OrderLog::Kind kind = OrderLog::Kind::kAllGather;
   AxisSet axes;
   int64_t bytes = 0;
 };
 
-inline std::optional<Collective> CollectiveOf(const BoundOp& op) {
+inline std::optional<IssuedCollective> CollectiveOf(const BoundOp& op) {
   if (const auto* gather = std::get_if<AllGatherOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kAllGather, gather->axes, gather->full.bytes()};
+    return IssuedCollective{OrderLog::Kind::kAllGather, gather->axes, gather->full.bytes()};
   if (const auto* reduce = std::get_if<ReduceScatterOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kReduceScatter, reduce->axes, reduce->full.bytes()};
+    return IssuedCollective{OrderLog::Kind::kReduceScatter, reduce->axes, reduce->full.bytes()};
   if (const auto* reduce = std::get_if<AllReduceOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kAllReduce, reduce->axes, reduce->buffer.bytes()};
+    return IssuedCollective{OrderLog::Kind::kAllReduce, reduce->axes, reduce->buffer.bytes()};
   if (const auto* exchange = std::get_if<AllToAllOp<TensorView>>(&op))
-    return Collective{OrderLog::Kind::kAllToAll, exchange->axes, exchange->sent.bytes()};
+    return IssuedCollective{OrderLog::Kind::kAllToAll, exchange->axes, exchange->sent.bytes()};
   return std::nullopt;
 }
 

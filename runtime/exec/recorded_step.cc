@@ -111,7 +111,7 @@ std::vector<size_t> RecordedStep::Joined() const {
   std::set<size_t> joined;
   for (const Section& section : sections_)
     for (const Issue& issue : section.issues)
-      if (const std::optional<Collective> of = CollectiveOf(issue.op))
+      if (const std::optional<IssuedCollective> of = CollectiveOf(issue.op))
         joined.insert(executor_.context_.comms->IndexOf({of->axes, issue.stream}));
   for (const size_t member : joined)
     if (members[member].ranks.size() == members.front().ranks.size()) return {0};
