@@ -148,7 +148,8 @@ Floor MeasureFloor(Session& session, const Environment& environment, const Machi
 
   Stopwatch watch(session.device());
   const double copy_rate = CopyRate(watch, environment, arena, engine.arena_bytes(), compute);
-  FloorSum sum(session, environment, AtCopyRate(machine, copy_rate));
+  const Machine here = AtCopyRate(machine, copy_rate);  // the sum looks at it
+  FloorSum sum(session, environment, here);
   for (const Entry& entry : plan.schedule) sum.Add(entry);
   Floor floor = sum.Take();
   floor.copy_bytes_per_second = copy_rate;
