@@ -35,7 +35,7 @@ std::array<int64_t, 2> Begins(const StepPlan& plan, const Mesh& mesh, int rank) 
   const KernelOp& op = plan.bodies[0].ops[0].op;
   std::byte arena[1024];
   const BoundOp bound = BindOp({&plan, arena, mesh, rank}, op, 0, 0);
-  return {table.bytes(table.of(0, 0).front().begin).begin,
+  return {table.bytes(*table.of(0, 0).front().cells.begin()).begin,
           std::get<CastOp<TensorView>>(bound).x.data - arena};
 }
 
