@@ -121,16 +121,17 @@ def fp8(folder):
     """Steps of one call, and what some of their ops take."""
     data = load(folder / "fp8_h100.json")
     lines = []
-    for program, source in (("now", data), ("before", data["before"])):
+    call = data["same_call"]
+    for program, source in (("now", data), (call["sources"], call), ("before", data["before"])):
         for case, encodings in source["steps"].items():
             base = statistics.median(encodings["compute"])
             for name, times in encodings.items():
                 middle, low, high = statistics.median(times), min(times), max(times)
-                ops = source["ops"].get(f"{case} {name}", {})
+                ops = source.get("ops", {}).get(f"{case} {name}", {})
                 of = [sum(ops.get(op, 0) for op in kinds) for kinds in FP8_OPS.values()]
                 lines.append([program, case, name, f"{middle:.2f} ({low:.2f}, {high:.2f})", f"{middle / base:.3f}", *(f"{ms:.1f}" if ms else "" for ms in of)])
     return [f"`{data['command']}`, {data['device']}, {data['sources']}, {data['date']}: ms of a step, the median (least, most) of the medians of two to four rounds, taken in turn;",
-            f"ms of some ops, each alone. A GELU and its gradient belong to the product before them where they are its op's. Before: {data['before']['sources']}, on {data['before']['device']}.", "",
+            f"ms of some ops, each alone. A GELU and its gradient belong to the product before them where they are its op's. {call['sources']}: in the same call. Before: {data['before']['sources']}, on {data['before']['device']}.", "",
             *table(["program", "case", "precision.linear", "step, ms", "x compute", *(f"{kind}, ms" for kind in FP8_OPS)], lines)]
 
 
