@@ -9,7 +9,8 @@
 namespace millrace {
 
 // What elements of a flat parameter from `begin` to the next segment's, or the end, are updated by,
-// instead of what the op says for all. Ascending; the first begins at 0.
+// instead of what the op says for all. Ascending; the first begins at 0. With moments in
+// bf16, elements that are in none of the op's runs (gaps, which hold zeros) need not be decayed.
 struct UpdateSegment {
   int64_t begin = 0;
   double lr_scale = 1;  // of scalars->lr
