@@ -193,6 +193,7 @@ std::string FileTokens::Fingerprint() const {
   return hash.Hex();
 }
 
+// By ctime, which whoever writes cannot set back: rsync and `touch -r` restore the other one.
 std::string FileTokens::FilesAsTheyAre() const {
   Hasher128 hash;
   hash.Update(Fingerprint());
@@ -200,8 +201,8 @@ std::string FileTokens::FilesAsTheyAre() const {
     struct stat status;
     MR_REQUIRE(ErrorCode::kData, ::stat(path.c_str(), &status) == 0, "{} is gone", path);
     hash.Update(fmt::format("\n{} {} {} {}.{:09d}", std::filesystem::absolute(path).string(),
-                            status.st_ino, status.st_size, status.st_mtim.tv_sec,
-                            status.st_mtim.tv_nsec));
+                            status.st_ino, status.st_size, status.st_ctim.tv_sec,
+                            status.st_ctim.tv_nsec));
   };
   for (const TokenSegment& segment : segments_) {
     add(segment.file->path());
