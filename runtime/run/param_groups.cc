@@ -21,6 +21,7 @@ namespace {
 struct Share {
   int64_t parameters = 0, elements = 0;
   int64_t by_gradient = 0;  // not by a router's own rule
+  int64_t by_adamw = 0;
 };
 
 // By group; the last is what no group has.
@@ -34,6 +35,7 @@ std::vector<Share> SharesOf(const ParamGroups& groups, const ModelSpec& spec) {
       ++share.parameters;
       share.elements += param.numel();
       share.by_gradient += param.update != UpdateRule::kBalance;
+      share.by_adamw += param.update == UpdateRule::kAdamW;
     }
   return shares;
 }
@@ -67,6 +69,13 @@ void RequireMatch(const std::string& pattern, const std::vector<std::string_view
              "optimizer.groups: {} matches no parameter; {}", pattern, Hint(pattern, names));
 }
 
+bool AnyTrained(const ModelSpec& spec, auto&& by) {
+  return std::any_of(spec.units.begin(), spec.units.end(), [&](const UnitSpec& unit) {
+    return std::any_of(unit.params.begin(), unit.params.end(),
+                       [&](const ParamSpec& param) { return param.trainable && by(param.update); });
+  });
+}
+
 std::string Described(const Share& share) {
   return fmt::format("{} parameters, {} elements", share.parameters, share.elements);
 }
@@ -90,13 +99,19 @@ void CheckGroups(const OptimizerConfig& optimizer, const ModelSpec& spec) {
         "optimizer.groups: group {} ({}) has biases of routers alone, which follow their own "
         "rule; frozen is allowed",
         g + 1, fmt::join(groups[g].patterns, ", "));
+    const bool of_adamw = groups[g].beta1 || groups[g].eps;
+    MR_REQUIRE(ErrorCode::kConfig, !of_adamw || shares[g].by_adamw > 0,
+               "optimizer.groups: betas and eps are AdamW's, and muon updates all of group {} "
+               "({}); leave them out, or name adamw",
+               g + 1, fmt::join(groups[g].patterns, ", "));
   }
-  const bool trains = std::any_of(spec.units.begin(), spec.units.end(), [](const UnitSpec& unit) {
-    return std::any_of(unit.params.begin(), unit.params.end(), [](const ParamSpec& param) {
-      return param.trainable && param.update != UpdateRule::kBalance;
-    });
-  });
-  MR_REQUIRE(ErrorCode::kConfig, trains, "optimizer.groups: all parameters are frozen");
+  MR_REQUIRE(ErrorCode::kConfig,
+             AnyTrained(spec, [](UpdateRule rule) { return rule != UpdateRule::kBalance; }),
+             "optimizer.groups: all parameters are frozen");
+  MR_REQUIRE(ErrorCode::kConfig,
+             optimizer.name != OptimizerKind::kMuon ||
+                 AnyTrained(spec, [](UpdateRule rule) { return rule == UpdateRule::kMuon; }),
+             "optimizer.groups leave no matrix to optimizer.name muon; adamw is allowed");
 }
 
 std::vector<std::string> GroupNotes(const OptimizerConfig& optimizer, const ModelSpec& spec) {

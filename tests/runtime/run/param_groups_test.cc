@@ -109,8 +109,9 @@ ModelSpec SpecOf(const OptimizerConfig& optimizer) {
 }
 
 // "" where the groups are taken.
-std::string Check(const OptimizerGroups& groups) {
+std::string Check(const OptimizerGroups& groups, OptimizerKind name = OptimizerKind::kAdamW) {
   OptimizerConfig optimizer;
+  optimizer.name = name;
   optimizer.groups = groups;
   try {
     CheckGroups(optimizer, SpecOf(optimizer));
@@ -134,6 +135,23 @@ TEST_CASE("a group is of parameters that there are, and that no group ahead has"
   CHECK_THAT(Check({{.parameters = {"*"}, .frozen = true}}), Contains("all parameters are frozen"));
   CHECK_THAT(Check({{.parameters = {"h.0.mlp.*"}, .name = OptimizerKind::kMuon}}),
              Contains("muon is asked for h.0.mlp.up.bias, which is no matrix"));
+}
+
+TEST_CASE("what says nothing to the rule of a model's parameters is refused", "[groups]") {
+  using Catch::Matchers::Contains;
+  const OptimizerGroup betas = {.parameters = {"h.0.*.weight"}, .betas = {{0.5, 0.75}}};
+  const OptimizerGroup eps = {.parameters = {"h.*.qkv.weight", "h.0.mlp.*.weight"}, .eps = 1e-6};
+  CHECK(Check({betas}, OptimizerKind::kMuon) == "");  // weights of norms are AdamW's
+  CHECK(Check({eps}) == "");
+  CHECK_THAT(Check({betas, {.parameters = {"h.1.attn.*.weight"}, .betas = {{0.5, 0.75}}}},
+                   OptimizerKind::kMuon),
+             Contains("muon updates all of group 2 (h.1.attn.*.weight)"));
+  CHECK_THAT(Check({eps}, OptimizerKind::kMuon), Contains("betas and eps are AdamW's"));
+  const OptimizerGroup blocks = {.parameters = {"h.*"}, .frozen = true};
+  CHECK(Check({blocks}) == "");
+  CHECK_THAT(Check({blocks}, OptimizerKind::kMuon), Contains("leave no matrix to optimizer.name"));
+  CHECK_THAT(Check({{.parameters = {"h.*"}, .name = OptimizerKind::kAdamW}}, OptimizerKind::kMuon),
+             Contains("leave no matrix to optimizer.name"));
 }
 
 TEST_CASE("the first group that matches has a parameter", "[groups]") {
