@@ -1,4 +1,5 @@
 """A value that is not a number: the update is skipped on every rank, its source is named, and training goes on."""
+import os
 import unittest
 
 from harness import BAD_CONFIG, OK, CliTest, millrace, program
@@ -33,6 +34,15 @@ class NotANumber(CliTest):
         for unit, rank in (('embed', 0), ('head', 1)):
             outcome, run = self.train(unit, '4:%d:unit=%s' % (rank, unit))
             self.expect_line(outcome.err, r'step 4: non-finite gradient of unit %s on rank %d; ' % (unit, rank))
+
+    def test_a_model_that_has_diverged_is_trained_and_saved_without_a_sample(self):
+        config, run = self.config('diverged.json', run='diverged', model={'init_std': 10},
+                                  optimizer={'lr': 1000, 'clip': 0, 'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
+        outcome = self.expect(millrace('train', config, ranks=2), OK)
+        self.assertIsNone(run.metrics()[-1]['loss'])
+        self.expect_line(outcome.out, '^trained steps 1 to 6: ')
+        self.expect_line(outcome.out, '^no sample: a logit of the token that follows 0 drawn ones is not finite$')
+        self.assertTrue(os.path.isdir(run.checkpoint(6)))
 
     def test_the_skipped_update_changes_nothing(self):
         # A fault in the last step leaves the state of the step before it.

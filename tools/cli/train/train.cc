@@ -60,12 +60,24 @@ void PrintBegin(const Session& session) {
   for (const std::string& note : ExecutionNotes(session.config())) std::cout << note << std::endl;
 }
 
-void PrintEnd(Session& session, Console& console, const TrainResult& result) {
-  std::vector<int32_t> sample;
+// What the model writes, or why it cannot. All ranks draw from the same logits, so they have the
+// same answer. A diverged model has been trained and saved like any other; with execution.checked
+// its first value that is not finite ends the call, on whichever rank makes it.
+std::string SampleText(Session& session) {
   const std::string prompt = "The ";
   const ByteCodec codec;
-  const bool text = session.config().data.kind == DataConfig::Kind::kText;
-  if (text) sample = session.Generate(codec.Encode(prompt), 200, {});
+  try {
+    const std::vector<int32_t> drawn = session.Generate(codec.Encode(prompt), 200, {});
+    return fmt::format("sample:\n{}{}\n", prompt, Printable(codec.Decode(drawn)));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNonFinite || session.config().execution.checked) throw;
+    return fmt::format("no sample: {}\n", error.what());
+  }
+}
+
+void PrintEnd(Session& session, Console& console, const TrainResult& result) {
+  std::string sample;
+  if (session.config().data.kind == DataConfig::Kind::kText) sample = SampleText(session);
   if (session.rank() != 0) return;
   console.ClearBar();
   std::cout << fmt::format("trained steps {} to {}: training loss {:.4f} -> {:.4f}",
@@ -74,9 +86,7 @@ void PrintEnd(Session& session, Console& console, const TrainResult& result) {
   if (result.eval_before && result.eval_after)
     std::cout << fmt::format(", held-out loss {:.4f} -> {:.4f}", *result.eval_before,
                              *result.eval_after);
-  std::cout << "\n";
-  if (text) std::cout << "sample:\n" << prompt << Printable(codec.Decode(sample)) << "\n";
-  std::cout << "run: " << session.config().run.dir << std::endl;
+  std::cout << "\n" << sample << "run: " << session.config().run.dir << std::endl;
 }
 
 }  // namespace
