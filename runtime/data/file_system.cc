@@ -92,8 +92,8 @@ void OutputFile::Write(int64_t offset, const void* data, int64_t bytes) {
   const char* cursor = static_cast<const char*>(data);
   int64_t done = 0;
   while (done < bytes) {
-    constexpr int64_t kLargestCall = int64_t{1}
-                                     << 30;  // Linux refuses to move 2 GiB or more at once
+    // Linux refuses to move 2 GiB or more at once.
+    constexpr int64_t kLargestCall = int64_t{1} << 30;
     const ssize_t wrote =
         files_.Write(fd_, cursor + done, static_cast<size_t>(std::min(bytes - done, kLargestCall)),
                      offset + done);
