@@ -34,11 +34,12 @@ std::vector<UnitRecompute> RecomputeOf(const SemanticGraph& graph, Recompute pol
 // arrive. A loss has already contributed to what it reads in the forward. A parameter that no node
 // uses gets no gradient value: the planner keeps its gradient zero. Of one that is not trained only
 // what a node forms together with gradients that are needed is formed, and nothing of what it alone
-// depends on. Values needed from the forward
-// are either saved or, by policy, recomputed: the forward nodes of the same block unit are emitted
-// again (recomputed = true), each right before the first gradient node that needs it, and only if
-// one does. Values that come from another unit are always saved; embedding and head are never
-// recomputed. Bits do not depend on the policy.
+// depends on.
+//
+// Values needed from the forward are either saved or, by policy, recomputed: the forward nodes of
+// the same block unit are emitted again (recomputed = true), each right before the first gradient
+// node that needs it, and only if one does. Values that come from another unit are always saved;
+// embedding and head are never recomputed. Bits do not depend on the policy.
 // Errors  A graph without a training loss, or with a backward already; `by_unit` not of one entry
 //         per unit: Error(kInternal).
 SemanticGraph AddGradients(SemanticGraph graph, const std::vector<UnitRecompute>& by_unit);
