@@ -335,6 +335,16 @@ class Wheel(unittest.TestCase):
         with self.assertRaises(millrace.InvalidArgument):
             self.run_.export_weights()
 
+    def test_a_manifest_that_leads_outside_the_memory_is_refused(self):
+        with self.run_.export_weights() as exported:
+            for change in ({'offset': 1 << 40}, {'offset': -256}, {'shape': [1 << 40]}, {'shape': [-1]}):
+                told = json.loads(exported.manifest)
+                name = next(iter(told['tensors']))
+                told['tensors'][name].update(change)
+                with self.assertRaisesRegex(ValueError, 'lies outside'):
+                    millrace.weights.SharedWeights(exported.fileno(), json.dumps(told))
+            self.assertGreater(len(millrace.weights.SharedWeights(exported.fileno(), exported.manifest)), 0)
+
     def test_exported_weights_are_for_readers_of_dlpack(self):
         with self.run_.export_weights() as exported:
             weights = millrace.weights.SharedWeights(exported.fileno(), exported.manifest)

@@ -9,6 +9,7 @@ exports again. The memory goes when both have closed it and no tensor made of it
 """
 import ctypes
 import json
+import math
 import mmap
 import os
 import socket as sockets
@@ -220,8 +221,11 @@ class SharedWeights(Mapping[str, SharedTensor]):
             raise ValueError('weights of another version of Millrace')
         self.version: int = told['version']
         size, gpu = told['bytes'], told.get('gpu')
-        self._memory: Any = _HostMemory(fd, size) if gpu is None else _GpuMemory(fd, size, gpu)
         self._tensors = {name: (tuple(told_of['shape']), told_of['offset']) for name, told_of in told['tensors'].items()}
+        for name, (shape, offset) in self._tensors.items():  # beyond the mapping lies memory of this process
+            if min(shape, default=0) < 0 or not 0 <= offset <= size - 4 * math.prod(shape):
+                raise ValueError('%s lies outside the %d bytes of the weights' % (name, size))
+        self._memory: Any = _HostMemory(fd, size) if gpu is None else _GpuMemory(fd, size, gpu)
 
     def __getitem__(self, name: str) -> SharedTensor:
         shape, offset = self._tensors[name]
