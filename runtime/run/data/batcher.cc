@@ -68,6 +68,7 @@ void Batcher::GoOnFrom(const BlendState& state) {
 
 template <class F>
 void Batcher::ForEachRow(int64_t step, int64_t rank, F&& use) const {
+  MR_CHECK(rank >= 0 && rank < layout_.world, "data rank {} of {}", rank, layout_.world);
   BlendState state = StateBefore(step);
   int64_t row = 0;
   // All samples of the step, in their order (StepLayout::Sample).

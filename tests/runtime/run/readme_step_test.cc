@@ -43,7 +43,10 @@ Heard TrainAsReadmeDoes(CommFactory& factory, const Environment& environment,
   return heard;
 }
 
-TEST_CASE("the loop of README.md trains, and reports a step that was skipped", "[readme]") {
+TEST_CASE("the loop of README.md trains on any mesh, and reports a step that was skipped",
+          "[readme]") {
+  const std::string mesh = GENERATE("parallel.shard=2", "parallel.context=2", "parallel.tensor=2");
+  CAPTURE(mesh);
   const TempDir temp;
   const std::vector<std::string> files = {temp / "run.json"};
   std::ofstream(files[0]) << R"({
@@ -60,7 +63,7 @@ TEST_CASE("the loop of README.md trains, and reports a step that was skipped", "
     if (setup.comms.rank() == kBadRank) environment.kernels = &broken;
     heard[static_cast<size_t>(setup.comms.rank())] = TrainAsReadmeDoes(
         setup.comms, environment, files,
-        {"train.steps=30", "optimizer.lr=1e-2", "data.path=" + temp / "text.txt"});
+        {mesh, "train.steps=30", "optimizer.lr=1e-2", "data.path=" + temp / "text.txt"});
   });
   for (const Heard& rank : heard) {
     REQUIRE(rank.losses.size() == 30);
