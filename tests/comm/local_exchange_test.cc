@@ -107,5 +107,22 @@ TEST_CASE("what has moved is counted in both directions, and what stays is not",
   }
 }
 
+// A count of what was asked for would have these bytes.
+TEST_CASE("what was offered and never taken has not moved", "[comm]") {
+  const auto group = std::make_shared<LocalGroup>(2, "pair");
+  const auto abort_world = [&](const std::string& reason) { group->Abort(reason); };
+  const auto sender = MakeLocalExchange(group, 0, std::chrono::seconds(60), abort_world);
+  const auto receiver = MakeLocalExchange(group, 1, std::chrono::seconds(60), abort_world);
+  std::vector<std::byte> sent(100), received(50);
+  auto sending = std::async(std::launch::async, [&] {
+    return Outcome(*sender, {sent.data(), 100}, {});
+  });
+  CHECK(Outcome(*receiver, {}, {received.data(), 50}) == Name(ErrorCode::kComm));
+  receiver->Abort("stop");
+  CHECK(sending.get() == Name(ErrorCode::kPeerLost));
+  CHECK(sender->moved() == MovedBytes{});
+  CHECK(receiver->moved() == MovedBytes{});
+}
+
 }  // namespace
 }  // namespace millrace
