@@ -123,6 +123,28 @@ TEST_CASE("an idle connection is closed", "[serve][http]") {
   CHECK(next == "");
 }
 
+// libmicrohttpd reads the last bytes and need not hear of the end that came with them: such
+// connections stayed for request_s, each with its memory.
+TEST_CASE("a client that leaves amid its request takes its connection with it", "[serve][http]") {
+  constexpr int kClients = 40;
+  Served served({.request_s = 1e6, .idle_s = 1e6});
+  for (int i = 0; i < kClients; ++i) {
+    Client client(served);
+    REQUIRE(client.Send("POST /v1/completions HT"));
+    if (i % 4 == 0) continue;
+    REQUIRE(client.Send("TP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n"));
+    if (i % 4 > 1) REQUIRE(client.Send(kBody.substr(0, 5)));
+    if (i % 4 > 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (int tries = 0; tries < 500 && served.server->connections() > 0; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(served.server->connections() == 0);
+  // Others are answered as before.
+  Client whole(served);
+  whole.Post(kBody, kBody.size());
+  CHECK_THAT(whole.Receive().value_or(""), Catch::StartsWith("HTTP/1.1 200"));
+}
+
 TEST_CASE("bodies have a limit, each and all together", "[serve][http]") {
   Served served({.body_bytes = 1000, .all_bodies = 1500});
   Client large(served);

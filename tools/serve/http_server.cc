@@ -16,6 +16,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -91,6 +92,7 @@ class HttpServer::Implementation {
     Clock::time_point since;  // that it waits for a request
     bool is_receiving = true;
     std::shared_ptr<Exchange> exchange;  // its request
+    bool was_left = false;               // by its client, when it was last looked at
     bool is_shut = false;
   };
 
@@ -103,6 +105,7 @@ class HttpServer::Implementation {
                            MHD_ConnectionNotificationCode code);
   void Watch();
   std::vector<std::shared_ptr<Exchange>> Left();
+  bool IsLate(const Connection& connection, Clock::time_point now) const;
 
   ServeApi& api_;
   const HttpLimits limits_;
@@ -226,33 +229,38 @@ void HttpServer::Implementation::OnConnection(void* self, MHD_Connection* connec
       .fd = info->connect_fd, .since = Clock::now(), .exchange = nullptr};
 }
 
-// The requests of clients that have closed. Who is too slow with a request is shut down, which
-// libmicrohttpd sees.
+// The requests of clients that have closed. Who is too slow with a request, or has left amid one,
+// is shut down, which libmicrohttpd sees: an end that comes with the last bytes it does not always
+// see by itself. What came before the end it may not have read yet, so that is looked at twice.
 std::vector<std::shared_ptr<Exchange>> HttpServer::Implementation::Left() {
   std::vector<pollfd> descriptors;
   std::vector<Connection*> watched;
-  const auto now = Clock::now();
   for (auto& [key, connection] : connections_) {
     if (connection.is_shut) continue;
-    const double waited = std::chrono::duration<double>(now - connection.since).count();
-    const bool is_late = connection.is_receiving && waited > limits_.request_s &&
-                         (connection.exchange || waited > limits_.idle_s);
-    if (is_late) {
+    descriptors.push_back({connection.fd, POLLRDHUP, 0});
+    watched.push_back(&connection);
+  }
+  poll(descriptors.data(), descriptors.size(), 0);
+  const auto now = Clock::now();
+  std::vector<std::shared_ptr<Exchange>> left;
+  for (size_t i = 0; i < descriptors.size(); ++i) {
+    Connection& connection = *watched[i];
+    const bool has_left = (descriptors[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+    const bool had_left = std::exchange(connection.was_left, has_left);
+    if (connection.is_receiving) {
+      connection.is_shut = (has_left && had_left) || IsLate(connection, now);
+      if (connection.is_shut) shutdown(connection.fd, SHUT_RDWR);
+    } else if (has_left) {
       connection.is_shut = true;
-      shutdown(connection.fd, SHUT_RDWR);
-    } else if (!connection.is_receiving) {
-      descriptors.push_back({connection.fd, POLLRDHUP, 0});
-      watched.push_back(&connection);
+      if (connection.exchange) left.push_back(connection.exchange);
     }
   }
-  std::vector<std::shared_ptr<Exchange>> left;
-  if (poll(descriptors.data(), descriptors.size(), 0) <= 0) return left;
-  for (size_t i = 0; i < descriptors.size(); ++i) {
-    if ((descriptors[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0) continue;
-    watched[i]->is_shut = true;
-    if (watched[i]->exchange) left.push_back(watched[i]->exchange);
-  }
   return left;
+}
+
+bool HttpServer::Implementation::IsLate(const Connection& connection, Clock::time_point now) const {
+  const double waited = std::chrono::duration<double>(now - connection.since).count();
+  return waited > limits_.request_s && (connection.exchange || waited > limits_.idle_s);
 }
 
 void HttpServer::Implementation::Watch() {
