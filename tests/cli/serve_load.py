@@ -5,7 +5,8 @@
 Each request is one of: a whole answer, a stream, a stream that is left midway, a request left before its answer, one that is sent slowly, a
 stream that is read slowly, a request that is wrong. Every answer is compared with the one that its prompt has alone. Then the server must
 have nothing waiting or running, every page free, as many requests ended as it took, the file descriptors of the beginning, and no more
-memory than after the first quarter, but for what an allocator keeps. Needs a built program (tools/millrace) and Python's library alone.
+memory than after the first quarter, but for what an allocator keeps. Of 20,000 requests or more the second half may add 5 % and 2 MiB: what is
+allocated stays the same to the byte, but blocks of many sizes by eight threads settle late. Needs a built program (tools/millrace) and Python's library alone.
 """
 import argparse
 import collections
@@ -25,6 +26,7 @@ from harness import OK, CliTest, millrace, wait_until  # noqa: E402
 from serving import Server  # noqa: E402
 
 MODEL = {'model': {'seq_len': 64}, 'train': {'steps': 6}, 'inference': {'slots': 16, 'decode': [1, 4, 16]}}
+LEFT_S = 15  # for connections to go: less than the server's patience with a request that does not come whole
 PROMPTS = ['Sentence %d' % i for i in range(20)]
 TOKENS = 24
 
@@ -168,6 +170,7 @@ class Load:
         self.server, self.port, self.pid = server, server.port, self.pid_of(server)
         self.left, self.requests, self.clients = requests, requests, clients
         self.lock, self.counts, self.failures, self.resident = threading.Lock(), collections.Counter(), [], {}
+        self.most_open = 0  # file descriptors
         self.seconds = []  # of answers that came whole, as their clients saw it
         self.answers = [server.complete(prompt=p, max_tokens=TOKENS, temperature=0)['choices'][0]['text'] for p in PROMPTS]
 
@@ -190,6 +193,7 @@ class Load:
             done = self.requests - self.left
             if done % max(1, self.requests // 8) == 0:
                 self.resident[done] = resident_kib(self.pid)
+                self.most_open = max(self.most_open, descriptors(self.pid))
             return True
 
     def count(self, what):
@@ -211,19 +215,22 @@ class Load:
         seconds = time.monotonic() - began
         assert not self.failures, '%d failures, the first: %s' % (len(self.failures), self.failures[0])
         wait_until(lambda: self.server.metrics()['num_requests_running'] + self.server.metrics()['num_requests_waiting'] == 0, 'rest')
-        wait_until(lambda: descriptors(self.pid) <= before, 'closed connections: %d of %d' % (descriptors(self.pid), before))
+        wait_until(lambda: descriptors(self.pid) <= before, 'closed connections: %d of %d' % (descriptors(self.pid), before),
+                   LEFT_S)
+        # A client has at most two connections at a time; who has left is gone within 200 ms.
+        assert self.most_open <= before + 3 * self.clients, (self.most_open, before)
         metrics = self.server.metrics()
         assert metrics['kv_cache_usage_perc'] == 0, metrics
         ended = {k.split('"')[1]: int(v) for k, v in metrics.items() if k.startswith('request_success_total')}
         answered = sum(self.counts[k] for k in ('whole', 'stream', 'send_slowly', 'read_slowly')) - self.counts['429, given up'] + len(PROMPTS)
         assert ended['error'] == 0 and answered <= ended['length'] + ended['stop'] <= answered + self.counts['leave_stream'] + \
             self.counts['leave_before'], (answered, ended, self.counts)
-        quarter, end = list(self.resident.values())[1], resident_kib(self.pid)
-        assert end <= quarter * 1.2 + 8192, self.resident
-        return '%d requests by %d clients in %.0f s: %s; ended %s; an answer of %d tokens: %s; %.0f tokens/s; descriptors %d -> %d; ' \
-            'resident KiB %s, at the end %d' % (
+        quarter, half, end = *list(self.resident.values())[1:4:2], resident_kib(self.pid)
+        assert end <= quarter * 1.2 + 8192 and (self.requests < 20000 or end <= half * 1.05 + 2048), (self.resident, end)
+        return '%d requests by %d clients in %.0f s: %s; ended %s; an answer of %d tokens: %s; %.0f tokens/s; descriptors %d, at most %d, ' \
+            '%d; resident KiB %s, at the end %d' % (
                 self.requests, self.clients, seconds, dict(self.counts), ended, TOKENS, self.latency(),
-                metrics['generation_tokens_total'] / seconds, before, descriptors(self.pid), self.resident, end)
+                metrics['generation_tokens_total'] / seconds, before, self.most_open, descriptors(self.pid), self.resident, end)
 
 
 class ServeLoad(CliTest):
