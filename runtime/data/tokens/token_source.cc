@@ -10,6 +10,7 @@
 #include "runtime/base/philox.h"
 #include "runtime/data/hash.h"
 #include "runtime/data/tokens/file_tokens.h"
+#include "runtime/data/tokens/made_folder.h"
 #include "runtime/data/tokens/token_files.h"
 
 namespace millrace {
@@ -110,6 +111,7 @@ void CheckOptions(const TokenSourceOptions& options) {
              "data.path is missing: a file or a folder of {}",
              options.kind == TokenSourceOptions::Kind::kText ? "text" : "tokens");
   RequireKnownDocuments(options);
+  if (options.kind == TokenSourceOptions::Kind::kTokens) RequireWholeFolder(options.path);
 }
 
 TokenFileKind FileKind(const TokenSourceOptions& options) {

@@ -10,6 +10,7 @@
 #include "runtime/data/input_file.h"
 #include "runtime/data/strict_json.h"
 #include "runtime/data/tokens/loss_mask.h"
+#include "runtime/data/tokens/made_folder.h"
 #include "runtime/data/tokens/token_files.h"
 
 namespace millrace {
@@ -21,7 +22,9 @@ constexpr int64_t kMostStateBytes = int64_t{64} << 20;
 constexpr int kMostDepth = 4;
 constexpr const char *kForm = "from", *kTemplate = "template", *kTargets = "targets";
 
-std::string StatePath(const TokenizeOptions& options) { return options.folder + "/tokens.json"; }
+std::string StatePath(const TokenizeOptions& options) {
+  return options.folder + "/" + kMadeFolderState;
+}
 
 // An input as it is named and as it lies there: one that was written to since has another time.
 Json InputIdentity(const std::string& path) {
@@ -140,7 +143,7 @@ TokenizeState LoadTokenizeState(const TokenStamp& stamp, const TokenizeOptions& 
   state.documents = JsonCount(saved, "documents", origin);
   state.text_bytes = JsonCount(saved, "text_bytes", origin);
   if (saved.contains(kTargets)) state.targets = JsonCount(saved, kTargets, origin);
-  const nlohmann::json& done = JsonField(saved, "done", origin);
+  const nlohmann::json& done = JsonField(saved, kMadeFolderDone, origin);
   MR_REQUIRE(ErrorCode::kData, done.is_boolean(), "{}: \"done\" is {}, not true or false", path,
              DumpJson(done, {.replace = true}));
   state.done = done.get<bool>();
@@ -161,7 +164,7 @@ TokenizeState LoadTokenizeState(const TokenStamp& stamp, const TokenizeOptions& 
 void SaveTokenizeState(const TokenStamp& stamp, const TokenizeOptions& options,
                        const TokenizeState& state, FileSystem& files) {
   Json document = Identity(stamp, options);
-  document["done"] = state.done;
+  document[kMadeFolderDone] = state.done;
   document["documents"] = state.documents;
   document["text_bytes"] = state.text_bytes;
   document[kTargets] = state.targets;

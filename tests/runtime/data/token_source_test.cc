@@ -134,6 +134,30 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
                [&] { OpenTokenSource(Options(Kind::kText, "", 2, 256)); });
 }
 
+TEST_CASE("tokens: a folder whose maker has not ended is refused, its files by name are not",
+          "[data][tokens]") {
+  const TempDir dir;
+  const std::string state = dir / "tokens.json", folder = dir.path();
+  WriteBytes(dir / "a.bin", AsBytes(Counting(50)));
+  const auto open = [&] { OpenTokenSource(Options(Kind::kTokens, folder, 4, 50)); };
+  const auto split = [&] { OpenDataSplit(Options(Kind::kTokens, folder, 4, 50), std::nullopt); };
+  WriteBytes(state, R"({"files": [{"name": "a.bin"}], "done": false})");
+  const std::vector<std::string> said = {state, "millrace tokenize", "has not ended"};
+  RequireError(ErrorCode::kData, said, open);
+  RequireError(ErrorCode::kData, said, split);
+  RequireError(ErrorCode::kData, said, [&] {
+    OpenDataSplit(Options(Kind::kTokens, dir / "a.bin", 4, 50), folder);  // held out
+  });
+  REQUIRE(OpenTokenSource(Options(Kind::kTokens, dir / "a.bin", 4, 50))->windows() == 12);
+  WriteBytes(state, R"({"done": fal)");
+  RequireError(ErrorCode::kData, {state}, open);
+  for (const char* whole : {R"({"done": true})", R"({"of": "another maker"})", "[]"}) {
+    WriteBytes(state, whole);
+    REQUIRE_NOTHROW(open());
+    REQUIRE_NOTHROW(split());
+  }
+}
+
 TEST_CASE("text: the bytes of compressed files are not taken for it", "[data][tokens]") {
   using namespace std::string_literals;
   const TempDir dir;
