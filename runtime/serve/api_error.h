@@ -15,6 +15,7 @@ struct ApiError {
   std::string param = {};    // the field; "": none
   std::string code = {};     // stable, for programs; "": none
   int retry_after_s = 0;     // 0: not said
+  std::string allow = {};    // of 405: the methods that the path takes
 };
 
 std::string ErrorJson(const ApiError& error);

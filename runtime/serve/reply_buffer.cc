@@ -45,6 +45,7 @@ void ReplyBuffer::Whole(ReplyHead head, std::string body) {
 void ReplyBuffer::Error(const ApiError& error) {
   ReplyHead head{.status = error.status};
   if (error.retry_after_s > 0) head.headers["Retry-After"] = std::to_string(error.retry_after_s);
+  if (!error.allow.empty()) head.headers["Allow"] = error.allow;
   if (error.status == 401) head.headers["WWW-Authenticate"] = "Bearer";
   Whole(std::move(head), ErrorJson(error));
 }

@@ -108,7 +108,8 @@ std::optional<ApiError> ServeApi::Check(std::string_view method, std::string_vie
   if (method != route->method && !(method == "HEAD" && route->method == "GET"))
     return ApiError{.status = 405,
                     .message = fmt::format("{} takes {}", route->path, route->method),
-                    .code = "method_not_allowed"};
+                    .code = "method_not_allowed",
+                    .allow = route->method == "GET" ? "GET, HEAD" : std::string(route->method)};
   return std::nullopt;
 }
 

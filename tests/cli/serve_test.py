@@ -169,7 +169,9 @@ class Serve(CliTest):
             error = answer['error']
             self.assertEqual((got, error['param'], error['code'], error['type']), (status, param, code, 'invalid_request_error'), body)
             self.assertTrue(error['message'])
-        self.assertEqual(server.ask('GET', '/v1/completions', connection=client)[0], 405)
+        for method, path, allowed in (('GET', '/v1/completions', 'POST'), ('POST', '/health', 'GET, HEAD')):
+            status, headers, _ = server.ask(method, path, connection=client)
+            self.assertEqual((status, headers['Allow']), (405, allowed))  # RFC 9110 asks for the header
         self.assertEqual(server.ask('GET', '/nothing', connection=client)[0], 404)
         status, _, answer = server.ask('POST', '/v1/completions', {'prompt': 'a'}, {'Origin': 'http://a.example'}, client)
         self.assertEqual((status, answer['error']['code']), (403, 'origin_not_allowed'))

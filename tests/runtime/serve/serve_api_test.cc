@@ -377,6 +377,8 @@ TEST_CASE("a path is asked by its method, and with a token where there are some"
   CHECK_FALSE(served.api.Check("POST", "/v1/completions", "", ""));
   CHECK_FALSE(served.api.Check("HEAD", "/health", "", ""));
   CHECK(served.api.Check("GET", "/v1/completions", "", "")->status == 405);
+  CHECK(served.api.Check("GET", "/v1/completions", "", "")->allow == "POST");
+  CHECK(served.api.Check("POST", "/health", "", "")->allow == "GET, HEAD");
   CHECK(served.api.Check("POST", "/v1/completion", "", "")->status == 404);
   CHECK(served.api.Check("POST", "", "", "")->status == 404);
   // A page in a browser of this host.
