@@ -67,7 +67,8 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
     MR_REQUIRE(ErrorCode::kData, ::stat(entries->path().c_str(), &status) == 0,
                "{} cannot be read (a link that leads nowhere?); remove it or name one file",
                entries->path().string());
-    if (S_ISREG(status.st_mode) && status.st_size > 0)
+    // Text may be empty. Of tokens that is a file which was cut off, and is opened to say so.
+    if (S_ISREG(status.st_mode) && (status.st_size > 0 || kind == TokenFileKind::kTokens))
       found.push_back({entries->is_symlink(error), name, {status.st_dev, status.st_ino}});
   }
   MR_REQUIRE(ErrorCode::kData, !error, "cannot list the folder {}: {}", path, error.message());
@@ -82,7 +83,7 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
       files.push_back((std::filesystem::path(path) / file.name).string());
   std::sort(files.begin(), files.end());
   MR_REQUIRE(ErrorCode::kData, !files.empty(), "the folder {} has no {} directly in it", path,
-             kind == TokenFileKind::kText ? "non-empty file" : "non-empty *.bin file");
+             kind == TokenFileKind::kText ? "non-empty file" : "*.bin file");
   return files;
 }
 

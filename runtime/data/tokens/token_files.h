@@ -11,10 +11,10 @@
 //           each other without a separator: whoever made them put their own.
 //
 // A path names a file, or a folder. Of a folder all files directly in it are taken, in the byte
-// order of their names, except empty ones and those whose name starts with a dot; of a folder of
-// tokens only *.bin. A symbolic link counts as the file it leads to. A file reachable by several
-// names is taken once: under its own name if that is in the folder, else under the first link's.
-// What is neither file nor link is passed over.
+// order of their names, except those whose name starts with a dot, and of text empty ones; of a
+// folder of tokens only *.bin. A symbolic link counts as the file it leads to. A file reachable by
+// several names is taken once: under its own name if that is in the folder, else under the first
+// link's. What is neither file nor link is passed over.
 //
 // Errors  kData, with the file's name, what was found and what is expected.
 #pragma once

@@ -134,6 +134,17 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
                [&] { OpenTokenSource(Options(Kind::kText, "", 2, 256)); });
 }
 
+TEST_CASE("tokens: an empty file of a folder is damage, not passed over", "[data][tokens]") {
+  const TempDir dir;
+  WriteBytes(dir / "a.bin", AsBytes(Counting(50)));
+  WriteBytes(dir / "b.bin", "");
+  WriteBytes(dir / "notes", "");  // no *.bin
+  RequireError(ErrorCode::kData, {dir / "b.bin", "is empty"},
+               [&] { OpenTokenSource(Options(Kind::kTokens, dir.path(), 4, 50)); });
+  RequireError(ErrorCode::kData, {dir / "b.bin", "is empty"},
+               [&] { OpenDataSplit(Options(Kind::kTokens, dir.path(), 4, 50), std::nullopt); });
+}
+
 TEST_CASE("tokens: a folder whose maker has not ended is refused, its files by name are not",
           "[data][tokens]") {
   const TempDir dir;
