@@ -6,7 +6,7 @@
 //          limits.all_bodies bytes together, beyond which one is 503. Headers have
 //          limits.header_bytes.
 // Leaving  A client that closes its connection, or its own half of it, has its request cancelled,
-//          within about 100 ms.
+//          within about 100 ms; one that has not sent all of it, its connection closed in 200.
 // Threads  Its own. Its calls by any thread, the destructor by one.
 // Errors   Error(kConfig): the address cannot be had.
 #pragma once
