@@ -10,6 +10,7 @@
 
 #include "comm/comm_set.h"
 #include "kernels/ops/kernel_table.h"
+#include "runtime/exec/kernel_counters.h"
 #include "runtime/plan/step_plan.h"
 
 namespace millrace {
@@ -29,25 +30,6 @@ struct Binding {
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch);
 // All views, and the integers that depend on the rank (RankInt), for this rank.
 BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int microbatch);
-
-// What the kernels of a run have moved, counted from the arguments they were called with.
-struct KernelCounters {
-  int64_t concatenated_bytes = 0;  // read by concat, also within CUDA's matmul (staged_bytes)
-  int64_t cast_bytes = 0;          // read by cast, and by gathers that round
-  int64_t copied_bytes = 0;        // read by accumulate: reduced shards that did not land in place
-  bool operator==(const KernelCounters&) const = default;
-
-  KernelCounters& operator+=(const KernelCounters& d) {
-    concatenated_bytes += d.concatenated_bytes;
-    cast_bytes += d.cast_bytes;
-    copied_bytes += d.copied_bytes;
-    return *this;
-  }
-  KernelCounters operator-(const KernelCounters& b) const {
-    return {concatenated_bytes - b.concatenated_bytes, cast_bytes - b.cast_bytes,
-            copied_bytes - b.copied_bytes};
-  }
-};
 
 // The first operand of `now` that is somewhere else than in `then`, as text with both addresses; ""
 // when all are where they were. Both are bindings of one op.

@@ -11,6 +11,7 @@
 #include "runtime/exec/checked/adversary.h"
 #include "runtime/exec/checked/checked_memory.h"
 #include "runtime/exec/input_rows.h"
+#include "runtime/exec/recorded_step.h"
 
 namespace millrace {
 namespace {
@@ -51,8 +52,8 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
       train_(TrainPlan(plans_)),
       validity_(plans_.states, plans_.All()),
       options_(options),
-      executor_(context),
-      host_copies_(*context.device, executor_.stream(StreamId::kCompute)),
+      executor_(std::make_unique<Executor>(context)),
+      host_copies_(*context.device, stream(StreamId::kCompute)),
       recorded_(plans_.plans.size()) {
   CheckSeams(plans_, layout_);
   int64_t bytes = 0;
@@ -61,17 +62,15 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
   AllocateArena(bytes);
   // What nobody writes is found by whoever reads it, states included.
   if (options_.checked) {
-    context_.device->EnqueueFill(arena_->data(), kPoison, bytes,
-                                 executor_.stream(StreamId::kCompute));
-    executor_.Sync();
+    context_.device->EnqueueFill(arena_->data(), kPoison, bytes, stream(StreamId::kCompute));
+    executor_->Sync();
   }
   context_.comms->RegisterMemory(arena_->data(), bytes);
   context_.comms->Connect();
   for (const BufferId state : plans_.states.ids()) {
     if (!plans_.states.tensor(state).saved) continue;
     const TensorView view = StateView(state);
-    context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
-                                 executor_.stream(StreamId::kCompute));
+    context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(), stream(StreamId::kCompute));
     validity_.HostWrites(state);
   }
   WriteScalars(StepScalars{});
@@ -80,7 +79,7 @@ Engine::Engine(const ExecutorContext& context, ShardLayout layout, RunPlans plan
     observer_ = std::make_unique<CheckedMemory>(
         layout_.mesh, context_.comms->world().rank(),
         context_.device->captures()
-            ? ArenaView(arena_->data(), *context_.device, executor_.stream(StreamId::kCompute))
+            ? ArenaView(arena_->data(), *context_.device, stream(StreamId::kCompute))
             : ArenaView(arena_->data()));
   else if (options_.graph != GraphMode::kOff && !options_.adversary_seed)
     Record();
@@ -120,7 +119,7 @@ void Engine::Record() {
   for (size_t p = 0; p < recorded_.size(); ++p) {
     const StepPlan& plan = plans_.plans[p];
     recorded_[p] =
-        std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph);
+        std::make_unique<RecordedStep>(*executor_, BindingOf(plan), plan.schedule, options_.graph);
     offsets += fmt::format("{} {} ", plan.name, recorded_[p]->OffsetsHash());
   }
   const std::vector<std::string> all = context_.comms->world().HostAllGather(offsets);
@@ -133,7 +132,7 @@ void Engine::Record() {
 // What is in flight reads and writes memory that is about to go.
 Engine::~Engine() {
   try {
-    executor_.Sync();
+    executor_->Sync();
   } catch (const Error&) {
     // The device has failed, and whoever met the failure first has said so.
   }
@@ -142,6 +141,10 @@ Engine::~Engine() {
   observed_recorded_.reset();
   context_.comms->UnregisterMemory(arena_->data());
 }
+
+Stream& Engine::stream(StreamId id) { return executor_->stream(id); }
+void Engine::LogOrder() { executor_->LogOrder(); }
+const OrderLog* Engine::order() const { return executor_->order(); }
 
 int64_t Engine::arena_bytes() const { return arena_->bytes(); }
 
@@ -203,7 +206,7 @@ void Engine::RunAdversarial(const StepPlan& plan, const std::vector<Entry>& sche
   for (const Entry& entry : schedule)
     first.push_back(first.back() + static_cast<int64_t>(plan.body(entry).ops.size()));
   adversary->Run(schedule, [&](const Entry& entry, int entry_index, int op_index) {
-    executor_.RunOne(binding, entry, op_index, first[static_cast<size_t>(entry_index)] + op_index);
+    executor_->RunOne(binding, entry, op_index, first[static_cast<size_t>(entry_index)] + op_index);
   });
 }
 
@@ -222,12 +225,12 @@ void Engine::Prepare(size_t plan, int64_t step) {
 void Engine::RunPrologue(size_t index, int64_t step) {
   RequireFound(index, true);
   const StepPlan& plan = plans_.plans[index];
-  executor_.BeginRun({static_cast<int32_t>(index), true, step});
+  executor_->BeginRun({static_cast<int32_t>(index), true, step});
   if (options_.adversary_seed)
     RunAdversarial(plan, plan.prologue);
   else
-    executor_.Run(BindingOf(plan), plan.prologue, observer_.get());
-  executor_.EndRun();
+    executor_->Run(BindingOf(plan), plan.prologue, observer_.get());
+  executor_->EndRun();
   validity_.Ran(index, true);
 }
 
@@ -247,9 +250,9 @@ void Engine::ObserveCapture(CaptureObserver* observer) {
 }
 
 void Engine::RunSchedule(size_t plan, int64_t step) {
-  executor_.BeginRun({static_cast<int32_t>(plan), false, step});
+  executor_->BeginRun({static_cast<int32_t>(plan), false, step});
   IssueSchedule(plan);
-  executor_.EndRun();
+  executor_->EndRun();
   validity_.Ran(plan, false);
 }
 
@@ -258,14 +261,14 @@ void Engine::IssueSchedule(size_t index) {
   if (options_.adversary_seed) return RunAdversarial(plan, plan.schedule);
   OpObserver* const observer = watcher_ != nullptr && index == train_ ? watcher_ : observer_.get();
   if (options_.graph == GraphMode::kOff || observer != nullptr) {
-    executor_.Run(BindingOf(plan), plan.schedule, observer);
+    executor_->Run(BindingOf(plan), plan.schedule, observer);
     return;
   }
   CaptureObserver* const around = index == train_ ? capture_observer_ : nullptr;
   std::unique_ptr<RecordedStep>& list = around != nullptr ? observed_recorded_ : recorded_[index];
   if (!list)
-    list = std::make_unique<RecordedStep>(executor_, BindingOf(plan), plan.schedule, options_.graph,
-                                          around);
+    list = std::make_unique<RecordedStep>(*executor_, BindingOf(plan), plan.schedule,
+                                          options_.graph, around);
   list->Replay(BindingOf(plan));
 }
 
@@ -288,7 +291,7 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
   const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
   Device& device = *context_.device;
-  Stream& compute = executor_.stream(StreamId::kCompute);
+  Stream& compute = stream(StreamId::kCompute);
   InFlight& slot = SlotOf(enqueued_);
   slot.follows = steps_in_flight() > 0;
   if (!slot.follows) compute.Record(*slot.begun);
@@ -332,8 +335,7 @@ void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given,
       CopyScaled(given[i], scale, pinned);
     else
       std::memcpy(pinned, given[i].data(), given[i].size());
-    context_.device->EnqueueFromHost(half.data, pinned, half.bytes(),
-                                     executor_.stream(StreamId::kCompute));
+    context_.device->EnqueueFromHost(half.data, pinned, half.bytes(), stream(StreamId::kCompute));
     validity_.HostWrites(inputs_[i]);
     pinned += half.bytes();
   }
@@ -341,7 +343,7 @@ void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given,
 
 StepCounters Engine::Issued(size_t plan) const {
   const RecordedStep* const recorded = recorded_[plan].get();
-  return {executor_.kernel_counters(), executor_.comm_counters(),
+  return {executor_->kernel_counters(), executor_->comm_counters(),
           recorded != nullptr ? recorded->launches() : 0};
 }
 
@@ -385,12 +387,12 @@ void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
     if (given[i].empty()) continue;
     context_.device->CopyFromHost(Half(inputs_[i], 0).data, given[i].data(),
                                   static_cast<int64_t>(given[i].size()),
-                                  executor_.stream(StreamId::kCompute));
+                                  stream(StreamId::kCompute));
     validity_.HostWrites(inputs_[i]);
   }
   Prepare(index, 0);
   RunSchedule(index, 0);
-  executor_.Sync();
+  executor_->Sync();
 }
 
 }  // namespace millrace

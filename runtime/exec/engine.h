@@ -22,9 +22,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/device.h"
 #include "runtime/base/step_scalars.h"
+#include "runtime/base/stream_id.h"
 #include "runtime/exec/arena/host_copies.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/engine_options.h"
+#include "runtime/exec/executor_context.h"
 #include "runtime/exec/released_arena.h"
 #include "runtime/exec/step_counters.h"
 #include "runtime/exec/step_inputs.h"
@@ -35,15 +38,12 @@
 namespace millrace {
 
 class Adversary;
-
-struct EngineOptions {
-  GraphMode graph = GraphMode::kStep;
-  // Poison freed bytes and find the first non-finite value: every plan is walked op by op, on every
-  // device, and `graph` is not used. The same bits.
-  bool checked = false;
-  std::optional<uint64_t> adversary_seed;  // tests: random order within the plan's edges
-  bool releasable = false;                 // Release() can give the arena's memory back
-};
+class CaptureObserver;
+class Executor;
+class OpObserver;
+class OrderLog;
+class RecordedStep;
+struct Binding;
 
 class Engine {
  public:
@@ -59,7 +59,7 @@ class Engine {
   const ShardLayout& layout() const { return layout_; }
   const RunPlans& plans() const { return plans_; }
   int64_t arena_bytes() const;
-  Stream& stream(StreamId id) { return executor_.stream(id); }
+  Stream& stream(StreamId id);
   Device& device() const { return *context_.device; }
   CommSet& comms() { return *context_.comms; }
   ProgressMarks* marks() const { return context_.marks; }
@@ -166,8 +166,8 @@ class Engine {
   Binding BindingOf(const StepPlan& plan) const;
 
   // Logs the collectives that are issued from now on, in all plans. Every rank or none.
-  void LogOrder() { executor_.LogOrder(); }
-  const OrderLog* order() const { return executor_.order(); }  // null: not logged
+  void LogOrder();
+  const OrderLog* order() const;  // null: not logged
 
   // The training step's; null where steps are walked.
   const RecordedStep* recorded_step() const { return train_ ? recorded_[*train_].get() : nullptr; }
@@ -226,7 +226,7 @@ class Engine {
   PagedBuffer* pages_ = nullptr;  // arena_, where it is of pages; else there is a reason
   std::string why_kept_;
   std::optional<ReleasedArena> released_;
-  Executor executor_;
+  std::unique_ptr<Executor> executor_;
   HostCopies host_copies_;                               // of states, by buffer, and of outputs
   std::vector<std::unique_ptr<RecordedStep>> recorded_;  // by plan
   CaptureObserver* capture_observer_ = nullptr;

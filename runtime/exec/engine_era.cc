@@ -1,6 +1,7 @@
 // The engine's plans of inference: one era, whose prologue is run when it is asked for.
 #include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/executor.h"
 
 namespace millrace {
 
@@ -19,7 +20,7 @@ void Engine::BeginEra(std::string_view plan) {
   const size_t index = IndexOf(plan);
   if (!validity_.NeedsPrologue(index)) return;
   RunPrologue(index, 0);
-  executor_.Sync();
+  executor_->Sync();
 }
 
 void Engine::RunInEra(std::string_view plan, std::span<const OutputRead> reads) {

@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "comm/agree.h"
+#include "comm/comm_set.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/arena/arena_view.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/executor.h"
 
 namespace millrace {
 namespace {
@@ -67,7 +69,7 @@ MovedMemory Engine::Release(ArenaPart part) {
              Name(released_->part));
   MR_REQUIRE(ErrorCode::kInvalidArgument, steps_in_flight() == 0,
              "{} steps are in flight, and use the memory: collect them first", steps_in_flight());
-  executor_.Sync();
+  executor_->Sync();
   ReleasedArena released;
   OnAllRanks(
       context_.comms->world(),
@@ -75,7 +77,7 @@ MovedMemory Engine::Release(ArenaPart part) {
         released = ReleasedOf(part, plans_.states, validity_, arena_->bytes(), *context_.device);
       },
       [] {});
-  Stream& compute = executor_.stream(StreamId::kCompute);
+  Stream& compute = stream(StreamId::kCompute);
   MovedMemory moved;
   for (const ReleasedArena::Kept& kept : released.kept) {
     const TensorView view = StateView(kept.state);
@@ -122,7 +124,7 @@ MovedMemory Engine::Acquire() {
       },
       unmap);
   const ReleasedArena released = std::exchange(released_, std::nullopt).value();
-  Stream& compute = executor_.stream(StreamId::kCompute);
+  Stream& compute = stream(StreamId::kCompute);
   // Who watches bytes finds none that nobody has written.
   if (options_.checked || options_.adversary_seed)
     for (const ByteRange& range : released.pages)

@@ -1,5 +1,6 @@
 // What the host reads and writes of an engine between its plans: states, and what plans have made.
 #include "runtime/base/error.h"
+#include "runtime/exec/bound_op.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/layout/param_init.h"
 
@@ -42,7 +43,7 @@ void Engine::InitWeights(uint64_t seed) {
     } else {
       const TensorView view = ShardView(slot.name, flat);
       context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
-                                   executor_.stream(StreamId::kCompute));
+                                   stream(StreamId::kCompute));
     }
   }
   WriteScalars(StepScalars{});
@@ -58,7 +59,7 @@ void Engine::ReadShard(std::string_view slot, FlatId flat, std::span<float> valu
   const TensorView view = ShardView(slot, flat);
   MR_CHECK_EQ(static_cast<int64_t>(values.size()), view.numel(), "elements of {}",
               plans_.states.tensor(SlotOf(slot, flat)).name);
-  Stream& compute = executor_.stream(StreamId::kCompute);
+  Stream& compute = stream(StreamId::kCompute);
   if (view.dtype() == DType::kF32)
     return context_.device->CopyToHost(values.data(), view.data, view.bytes(), compute);
   std::vector<BFloat16> narrow(values.size());
@@ -77,21 +78,20 @@ void Engine::WriteShard(std::string_view slot, FlatId flat, std::span<const floa
     ConvertToBFloat16(values.data(), narrow.data(), view.numel());
     from = narrow.data();
   }
-  context_.device->CopyFromHost(view.data, from, view.bytes(),
-                                executor_.stream(StreamId::kCompute));
+  context_.device->CopyFromHost(view.data, from, view.bytes(), stream(StreamId::kCompute));
   validity_.HostWrites(SlotOf(slot, flat));
 }
 
 StepScalars Engine::ReadScalars() {
   StepScalars scalars;
   context_.device->CopyToHost(&scalars, StateView(scalars_).data, sizeof scalars,
-                              executor_.stream(StreamId::kCompute));
+                              stream(StreamId::kCompute));
   return scalars;
 }
 
 void Engine::WriteScalars(const StepScalars& scalars) {
   context_.device->CopyFromHost(StateView(scalars_).data, &scalars, sizeof scalars,
-                                executor_.stream(StreamId::kCompute));
+                                stream(StreamId::kCompute));
   validity_.HostWrites(scalars_);
 }
 
@@ -107,7 +107,7 @@ void Engine::ReadOutput(std::string_view plan, std::string_view output, void* to
   RequireArena();
   const TensorView values = OutputView(plan, output);
   MR_CHECK_LE(bytes, values.bytes(), "bytes of {}", output);
-  context_.device->CopyToHost(to, values.data, bytes, executor_.stream(StreamId::kCompute));
+  context_.device->CopyToHost(to, values.data, bytes, stream(StreamId::kCompute));
 }
 
 std::map<std::string, double> Engine::LossSums() {
@@ -120,7 +120,7 @@ std::map<std::string, double> Engine::LossSums() {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(double));
   std::vector<double> cells(losses.size());
   context_.device->CopyToHost(cells.data(), stats.data + first * kBytes, count * kBytes,
-                              executor_.stream(StreamId::kCompute));
+                              stream(StreamId::kCompute));
   std::map<std::string, double> sums;
   for (size_t l = 0; l < cells.size(); ++l) sums[losses[l].name] = cells[l];
   return sums;

@@ -4,8 +4,10 @@
 #include <cstring>
 #include <map>
 
+#include "comm/comm_set.h"
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/engine.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
+
+class Engine;
 
 // Calls f(param, values [param.spec.numel()]) for each parameter of which the run keeps this slot,
 // in model order; values are row-major over the logical dims, without padding. A collective: every

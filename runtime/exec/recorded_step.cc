@@ -1,3 +1,5 @@
+#include "runtime/exec/recorded_step.h"
+
 #include <map>
 #include <optional>
 #include <set>
@@ -8,7 +10,6 @@
 #include "comm/agree.h"
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
-#include "runtime/exec/executor.h"
 #include "runtime/exec/issue_order.h"
 
 namespace millrace {

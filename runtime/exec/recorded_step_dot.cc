@@ -1,12 +1,14 @@
 #include <fmt/core.h>
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/exec/executor.h"
+#include "runtime/exec/recorded_step.h"
 
 namespace millrace {
 namespace {

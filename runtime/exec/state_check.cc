@@ -6,8 +6,11 @@
 #include <map>
 #include <string_view>
 
+#include "comm/comm_set.h"
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/observe/progress.h"
 
 namespace millrace {
 namespace {

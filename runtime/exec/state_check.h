@@ -5,9 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/engine.h"
+#include "runtime/base/step_scalars.h"
+#include "runtime/exec/step_counters.h"
+#include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
+
+class Engine;
 
 // XXH3-128 of each of this rank's shards: master weights of all flat parameters, then each further
 // slot of their update rule. Waits for the steps that were issued.

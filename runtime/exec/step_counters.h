@@ -3,7 +3,8 @@
 
 #include <cstdint>
 
-#include "runtime/exec/executor.h"
+#include "comm/communicator.h"
+#include "runtime/exec/kernel_counters.h"
 
 namespace millrace {
 

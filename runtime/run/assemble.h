@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "models/model.h"
+#include "runtime/base/policies.h"
 #include "runtime/config/config.h"
-#include "runtime/exec/engine.h"
 #include "runtime/plan/schedule/planner.h"
 #include "runtime/plan/schedule/recompute.h"
+#include "runtime/plan/state_layout.h"
 #include "runtime/record/plan_stage.h"
 #include "runtime/run/model_options.h"
 

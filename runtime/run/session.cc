@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/config/enum_names.h"
 #include "runtime/exec/agreement/plan_comms.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/generate/host_sampler.h"
 #include "runtime/run/huggingface/exchange.h"

@@ -14,10 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "comm/comm_set.h"
+#include "runtime/base/device.h"
 #include "runtime/base/log.h"
 #include "runtime/config/config.h"
-#include "runtime/exec/engine.h"
 #include "runtime/exec/observe/progress.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/record/run_environment.h"
 #include "runtime/record/source_figures.h"
 #include "runtime/run/assemble.h"
@@ -27,7 +29,9 @@
 
 namespace millrace {
 
+class Engine;
 class Watchdog;
+struct KernelTable;
 
 // What the main program chose: the device, its kernels and its transport. All outlive the session.
 struct Environment {

@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/data/token_rows.h"
 #include "runtime/run/session.h"
 

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/arena/arena_view.h"
+#include "runtime/exec/bound_op.h"
 #include "runtime/exec/logical_tensors.h"
 
 namespace millrace::test {

@@ -9,6 +9,7 @@
 #include "runtime/api/backend.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {

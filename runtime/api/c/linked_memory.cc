@@ -9,6 +9,7 @@
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 
 namespace millrace {
 namespace {

@@ -13,6 +13,7 @@
 #include "runtime/api/c/meeting_place.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/run/generate/inference_plans.h"
 #include "runtime/run/huggingface/exchange.h"

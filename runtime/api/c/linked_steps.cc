@@ -12,6 +12,7 @@
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/data/token_rows.h"
 #include "runtime/run/eval/score.h"
 #include "runtime/run/training/call_record.h"

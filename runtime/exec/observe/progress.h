@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "runtime/base/profiler_ranges.h"
-#include "runtime/plan/step_plan.h"
+#include "runtime/base/stream_id.h"
 
 namespace millrace {
 

@@ -7,10 +7,12 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/comm_set.h"
 #include "kernels/ops/tuning.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/checkpoint/checkpoint_reader.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/checkpoint/saved_state.h"
 #include "runtime/run/checkpoint/saved_tensors.h"

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "comm/agree.h"
+#include "comm/comm_set.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/hash.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/checkpoint/load_checkpoint.h"
 #include "runtime/run/checkpoint/saved_state.h"
 

@@ -16,10 +16,11 @@
 #include <vector>
 
 #include "runtime/base/policies.h"
-#include "runtime/exec/engine.h"
 #include "runtime/plan/layout/model_shape.h"
 
 namespace millrace {
+
+class Engine;
 
 // What a checkpoint belongs to.
 struct RunIdentity {

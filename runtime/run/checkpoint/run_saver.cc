@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "comm/agree.h"
+#include "comm/comm_set.h"
 #include "runtime/base/json.h"
 #include "runtime/data/hash.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/checkpoint/saved_state.h"
 #include "runtime/run/checkpoint/saved_tensors.h"
 

@@ -26,7 +26,9 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/device.h"
 #include "runtime/base/error.h"
+#include "runtime/base/step_scalars.h"
 #include "runtime/data/checkpoint/checkpoint_store.h"
 #include "runtime/data/checkpoint/checkpoint_writer.h"
 #include "runtime/data/file_system.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/data/checkpoint/checkpoint_manifest.h"
-#include "runtime/exec/engine.h"
+#include "runtime/exec/step_counters.h"
 
 namespace millrace {
 

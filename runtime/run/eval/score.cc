@@ -6,9 +6,13 @@
 #include <cstring>
 #include <set>
 
+#include "comm/comm_set.h"
 #include "kernels/ops/context_rows.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/observe/progress.h"
+#include "runtime/run/session.h"
 
 namespace millrace {
 namespace {

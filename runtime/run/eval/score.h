@@ -8,11 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/engine.h"
+#include "runtime/config/config.h"
+#include "runtime/exec/step_inputs.h"
 #include "runtime/infer/request.h"
-#include "runtime/run/session.h"
 
 namespace millrace {
+
+class Engine;
+class Session;
 
 // The terms of the loss of one microbatch of this rank's data rank, dense [B, T] as its tokens are:
 // summed by rows of a rank they are what training and evaluation sum; 0 of targets that do not

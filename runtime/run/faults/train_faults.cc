@@ -7,8 +7,10 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/comm_set.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/exec/engine.h"
 
 namespace millrace {
 

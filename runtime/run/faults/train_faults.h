@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "runtime/exec/engine.h"
+#include "runtime/base/step_scalars.h"
 #include "runtime/record/step_observer.h"
 #include "runtime/run/faults/collective_fault.h"
 
 namespace millrace {
+
+class Engine;
 
 struct TrainFault {
   int64_t step = 0;  // 1-based

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "comm/comm_set.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/nodes/attention/cached_rows.h"
 #include "runtime/run/generate/host_sampler.h"
 #include "runtime/run/generate/inference_plans.h"

@@ -17,11 +17,12 @@
 
 #include "kernels/ops/sample_ops.h"
 #include "runtime/config/config.h"
-#include "runtime/exec/engine.h"
 #include "runtime/infer/token_model.h"
 #include "runtime/run/generate/lockstep.h"
 
 namespace millrace {
+
+class Engine;
 
 class EngineTokenModel : public TokenModel {
  public:

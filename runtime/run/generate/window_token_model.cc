@@ -4,6 +4,7 @@
 
 #include "kernels/ops/sample_ops.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/observe/progress.h"
 #include "runtime/run/generate/host_sampler.h"
 

@@ -11,11 +11,13 @@
 #include <utility>
 #include <vector>
 
+#include "comm/comm_set.h"
 #include "models/huggingface/config_json.h"
 #include "models/huggingface/tensors.h"
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors/safetensors_folder.h"
 #include "runtime/data/safetensors/safetensors_writer.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/huggingface/exchange_config.h"
 
@@ -193,8 +195,7 @@ class Exporter {
   void Finish(const std::string& config, const std::string& tokenizer_json) {
     for (const auto& writer : writers_) writer->Finish();
     if (!tokenizer_json.empty())
-      WriteFileAtomically(files_, fs::path(folder_.temporary()) / "tokenizer.json",
-                          tokenizer_json);
+      WriteFileAtomically(files_, fs::path(folder_.temporary()) / "tokenizer.json", tokenizer_json);
     WriteFileAtomically(files_, fs::path(folder_.temporary()) / "config.json", config);
     WriteFileAtomically(files_, fs::path(folder_.temporary()) / "generation_config.json",
                         HuggingFaceGenerationText());

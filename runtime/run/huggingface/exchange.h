@@ -13,10 +13,11 @@
 
 #include "runtime/config/load.h"
 #include "runtime/data/file_system.h"
-#include "runtime/exec/engine.h"
 #include "runtime/plan/layout/model_spec.h"
 
 namespace millrace {
+
+class Engine;
 
 // The configuration with each model key that is not given (or null) taken from folder/config.json,
 // and checked again as a whole. A given key must agree with the file; but a llama's seq_len may be

@@ -5,6 +5,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/quantile.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/recorded_step.h"
 #include "runtime/run/checkpoint/saved_state.h"
 #include "runtime/run/memory_use.h"
 

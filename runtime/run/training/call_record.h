@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/step_scalars.h"
+#include "runtime/exec/step_counters.h"
 #include "runtime/plan/cost/machine.h"
 #include "runtime/record/step_report.h"
 #include "runtime/record/summary.h"

@@ -5,6 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/exec/agreement/order_log.h"
+#include "runtime/exec/engine.h"
+
 namespace millrace {
 namespace {
 

@@ -17,6 +17,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/record/run_history.h"
 #include "runtime/record/summary.h"

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/exec/engine.h"
 #include "runtime/exec/observe/op_span.h"
 #include "runtime/run/session.h"
 

@@ -5,6 +5,8 @@
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/data/file_system.h"
+#include "runtime/exec/agreement/order_log.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/state_check.h"
 #include "runtime/record/run_folder.h"
 #include "runtime/run/data/run_tokenizer.h"

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/record/roll_back_log.h"
 #include "runtime/record/run_environment.h"

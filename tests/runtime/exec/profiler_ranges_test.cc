@@ -11,6 +11,7 @@
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/observe/progress.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 #include "tests/support/range_recorder.h"

@@ -1,5 +1,7 @@
 // A recorded list keeps the addresses that it was bound to, and says so when they
 // are no longer the plan's.
+#include "runtime/exec/recorded_step.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>

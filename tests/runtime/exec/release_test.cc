@@ -15,6 +15,7 @@
 
 #include "runtime/base/cpu/host_device.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/bound_op.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 

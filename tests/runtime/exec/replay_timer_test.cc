@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/engine.h"
+#include "runtime/exec/recorded_step.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
 

@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors/safetensors_folder.h"
 #include "runtime/data/safetensors/safetensors_writer.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"

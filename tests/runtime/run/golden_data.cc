@@ -9,6 +9,7 @@
 #include "models/huggingface/tensors.h"
 #include "runtime/base/error.h"
 #include "runtime/data/safetensors/safetensors.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "runtime/run/huggingface/exchange.h"
 #include "tests/support/ranks.h"

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/step_scalars.h"
 #include "runtime/config/load.h"
 #include "runtime/run/session.h"
 

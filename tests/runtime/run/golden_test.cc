@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/exec/engine.h"
 #include "tests/runtime/run/golden_data.h"
 #include "tests/support/ranks.h"
 

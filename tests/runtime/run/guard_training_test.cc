@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/state_check.h"
 #include "runtime/run/faults/train_faults.h"
 #include "tests/runtime/data/error_matchers.h"

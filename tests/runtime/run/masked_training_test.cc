@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"

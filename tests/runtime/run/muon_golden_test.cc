@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "tests/runtime/run/golden_data.h"
 #include "tests/support/ranks.h"

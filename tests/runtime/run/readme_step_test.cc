@@ -5,7 +5,9 @@
 #include <fstream>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "runtime/base/step_scalars.h"
 #include "runtime/config/load.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/session.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/ranks.h"

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 #include "tests/support/ranks.h"
 

@@ -18,6 +18,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/training/call_record.h"
 #include "tests/runtime/data/temp_dir.h"
 #include "tests/support/range_recorder.h"

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/agreement/order_log.h"
 #include "runtime/exec/agreement/plan_agreement.h"
+#include "runtime/exec/observe/observers.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/bound_op.h"
 #include "runtime/run/generate/inference_plans.h"
 
 namespace millrace::test {

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/agreement/order_log.h"
 #include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {

@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/exec/agreement/plan_agreement.h"
 #include "runtime/exec/agreement/plan_comms.h"
+#include "runtime/exec/recorded_step.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
 #include "runtime/run/faults/collective_fault.h"

@@ -14,6 +14,8 @@
 #include "runtime/base/quantile.h"
 #include "runtime/config/enum_names.h"
 #include "runtime/data/file_system.h"
+#include "runtime/exec/engine.h"
+#include "runtime/exec/recorded_step.h"
 #include "runtime/run/memory_use.h"
 #include "runtime/run/prediction.h"
 #include "tools/cli/bench/call_timer.h"

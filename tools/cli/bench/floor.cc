@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/cost/cost_model.h"
 #include "tools/cli/bench/stopwatch.h"
 

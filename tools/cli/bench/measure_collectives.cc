@@ -4,6 +4,7 @@
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/cost/link_fit.h"
 #include "tools/cli/bench/measure_machine.h"
 

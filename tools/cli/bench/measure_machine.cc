@@ -14,6 +14,8 @@
 #include "kernels/ops/cost.h"
 #include "runtime/api/backend.h"
 #include "runtime/data/file_system.h"
+#include "runtime/exec/bound_op.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/cost/machine_file.h"
 #include "tools/cli/bench/floor.h"
 #include "tools/cli/bench/rates.h"

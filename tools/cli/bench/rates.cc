@@ -12,6 +12,7 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/cost/cost_model.h"
 #include "tools/cli/bench/stopwatch.h"
 

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/data/token_rows.h"
 
 namespace millrace {

@@ -13,6 +13,7 @@
 #include "runtime/base/quantile.h"
 #include "runtime/base/step_scalars.h"
 #include "runtime/exec/bound_op.h"
+#include "runtime/exec/engine.h"
 #include "tools/cli/bench/stopwatch.h"
 
 namespace millrace {

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
 #include "runtime/base/mesh.h"
+#include "runtime/exec/engine.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/record/step_figures.h"
 #include "runtime/run/training/training.h"

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/exec/engine.h"
 #include "runtime/infer/deal_samples.h"
 #include "runtime/infer/generate_all.h"
 #include "runtime/run/generate/engine_token_model.h"

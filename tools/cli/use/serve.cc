@@ -15,6 +15,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/checkpoint/checkpoint_store.h"
+#include "runtime/exec/engine.h"
 #include "runtime/infer/token_model.h"
 #include "runtime/run/data/run_tokenizer.h"
 #include "runtime/run/generate/engine_token_model.h"
