@@ -27,25 +27,27 @@ BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int
       op);
 }
 
+std::vector<BoundOperand> OperandsOf(const BoundOp& op) {
+  std::vector<BoundOperand> operands;
+  std::visit(
+      [&]<template <class> class Op>(const Op<TensorView>& typed) {
+        Op<TensorView>::Visit(typed, [&](const TensorView& view, Access, std::string_view name) {
+          operands.push_back({view.data, name});
+        });
+      },
+      op);
+  return operands;
+}
+
 std::string MovedOperand(const BoundOp& then, const BoundOp& now) {
   MR_CHECK_EQ(then.index(), now.index(), "bindings of two different ops");
-  std::vector<std::byte*> before;
-  const auto visit = [](const BoundOp& op, auto&& f) {
-    std::visit([&]<template <class> class Op>(
-                   const Op<TensorView>& typed) { Op<TensorView>::Visit(typed, f); },
-               op);
-  };
-  visit(then,
-        [&](const TensorView& view, Access, std::string_view) { before.push_back(view.data); });
-  std::string moved;
-  size_t i = 0;
-  visit(now, [&](const TensorView& view, Access, std::string_view name) {
-    if (view.data != before[i] && moved.empty())
-      moved = fmt::format("operand {} was captured at {} and is now at {}", name,
-                          static_cast<const void*>(before[i]), static_cast<const void*>(view.data));
-    ++i;
-  });
-  return moved;
+  const std::vector<BoundOperand> before = OperandsOf(then), after = OperandsOf(now);
+  for (size_t i = 0; i < after.size(); ++i)
+    if (after[i].data != before[i].data)
+      return fmt::format("operand {} was captured at {} and is now at {}", after[i].name,
+                         static_cast<const void*>(before[i].data),
+                         static_cast<const void*>(after[i].data));
+  return "";
 }
 
 namespace {

@@ -6,7 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
+#include <vector>
 
 #include "comm/comm_set.h"
 #include "kernels/ops/kernel_table.h"
@@ -30,6 +32,13 @@ struct Binding {
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch);
 // All views, and the integers that depend on the rank (RankInt), for this rank.
 BoundOp BindOp(const Binding& binding, const KernelOp& op, int64_t position, int microbatch);
+
+struct BoundOperand {
+  std::byte* data = nullptr;  // null: absent
+  std::string_view name;
+};
+// All operands in the op's order, absent ones too.
+std::vector<BoundOperand> OperandsOf(const BoundOp& op);
 
 // The first operand of `now` that is somewhere else than in `then`, as text with both addresses; ""
 // when all are where they were. Both are bindings of one op.

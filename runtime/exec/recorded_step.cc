@@ -205,24 +205,15 @@ std::string RecordedStep::OffsetsHash() const {
   Hasher128 hash;
   for (const Section& section : sections_)
     for (const Issue& issue : section.issues) {
-      std::vector<int64_t> offsets;  // of the operands, in order; -1: absent
-      std::visit(
-          [&]<template <class> class Op>(const Op<TensorView>& op) {
-            Op<TensorView>::Visit(op, [&](const TensorView& view, Access, std::string_view) {
-              offsets.push_back(view.data != nullptr ? view.data - bound_.arena : -1);
-            });
-          },
-          issue.op);
-      auto offset = offsets.begin();
-      std::visit(
-          [&]<template <class> class Op>(const Op<View>& op) {
-            Op<View>::Visit(op, [&](const View& view, Access, std::string_view) {
-              const int64_t place = view.FirstOn(bound_.mesh, bound_.rank) - view.offset;
-              if (view) *offset -= place * Bytes(view.layout.dtype);
-              ++offset;
-            });
-          },
-          OpOf(issue).op);
+      std::vector<int64_t> places;  // of the operands that are present, in order
+      ForEachUse(OpOf(issue).op, [&](const View& view, Access, std::string_view) {
+        const int64_t place = view.FirstOn(bound_.mesh, bound_.rank) - view.offset;
+        places.push_back(place * Bytes(view.layout.dtype));
+      });
+      std::vector<int64_t> offsets;  // of all; -1: absent
+      auto place = places.begin();
+      for (const BoundOperand& operand : OperandsOf(issue.op))
+        offsets.push_back(operand.data != nullptr ? operand.data - bound_.arena - *place++ : -1);
       hash.Update(offsets.data(), static_cast<int64_t>(offsets.size() * sizeof offsets[0]));
     }
   return hash.Hex();
