@@ -9,12 +9,9 @@
 //          that nobody wrote, gets into a row's sums.
 // Order    Of a query's keys ascending, whatever the pages. Weights are rounded to bf16 before they
 //          multiply values, and summed before.
-// Source   T. Dao, FlashAttention-2, 2023: softmax relative to the largest score so far.
-#include <cmath>
-
 #include "kernels/cuda/cache/cache_launch.h"
-#include "kernels/cuda/cache/prompt_tiles.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_cores/attention_tiles.cuh"
 #include "runtime/base/arithmetic.h"
 
 namespace millrace::cuda {
@@ -33,12 +30,6 @@ struct Buffers {
   Stage stages[2];
   int places[2][kKeys];  // rows of the cache that a stage is filled from
 };
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // Rows [row, end_row), and the keys [key, end_key) that any of them sees; nobody's see none.
 struct Run {
@@ -121,23 +112,19 @@ __device__ __forceinline__ void CopyKeys(const CachedAttentionArgs& a, int kv, c
   }
 }
 
-// Of a lane's queries (mma.cuh: rows l/4 and l/4 + 8 of each tile): the last key that they see, and
-// what softmax over the keys so far has come to.
+// The last key that each of a lane's queries sees.
 template <int kTiles>
-struct Softmax {
-  int last[kTiles][2];
-  float most[kTiles][2], total[kTiles][2];  // total: of this lane's keys
-};
+using LastSeen = int[kTiles][2];
 
 // Scores of keys from `key` on that a query does not see become -inf.
 template <int kTiles>
 __device__ __forceinline__ void Mask(const CachedAttentionArgs& a, Scores<kTiles>& scores,
-                                     const Softmax<kTiles>& softmax, int key) {
+                                     const LastSeen<kTiles>& seen, int key) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int last = softmax.last[t][half], first = FirstSeen(a, last);
+      const int last = seen[t][half], first = FirstSeen(a, last);
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
@@ -148,41 +135,6 @@ __device__ __forceinline__ void Mask(const CachedAttentionArgs& a, Scores<kTiles
     }
 }
 
-// Scores become weights relative to the largest score so far; sums and totals, too. `scale`: of
-// scores as exponents of 2, above 0.
-template <int kDepth, int kTiles>
-__device__ __forceinline__ void Weigh(Scores<kTiles>& scores, Softmax<kTiles>& softmax,
-                                      Sums<kDepth, kTiles>& sums, float scale) {
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float most = softmax.most[t][half];
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-        most = fmaxf(most, fmaxf(scores[t][n][2 * half], scores[t][n][2 * half + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      // No key yet: weights are 0 relative to anything.
-      const float base = most == -INFINITY ? 0.0f : most * scale,
-                  keep = Exp2(fmaf(softmax.most[t][half], scale, -base));
-      softmax.most[t][half] = most;
-      float total = softmax.total[t][half] * keep;
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[t][n][i] = Exp2(fmaf(scores[t][n][i], scale, -base));
-          total += scores[t][n][i];
-        }
-      softmax.total[t][half] = total;
-#pragma unroll
-      for (int d = 0; d < kDepth / 8; ++d)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) sums[t][d][i] *= keep;
-    }
-}
-
 // A warp's queries while they meet the keys of a run.
 template <int kDepth, int kTiles>
 class WarpOfRun {
@@ -190,6 +142,7 @@ class WarpOfRun {
   // Of the block's queries [first, end) of a key/value head.
   __device__ WarpOfRun(const CachedAttentionArgs& a, const Run& run, int kv, int first, int end)
       : a_(a), run_(run), kv_(kv), first_(first + WarpOfBlock() * kTiles * 16), end_(end) {
+    softmax_.Clear();
     int most_last = -1, least_last = 1 << 30, most_first = 0;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t)
@@ -198,8 +151,7 @@ class WarpOfRun {
         const QueryAt at = QueryOf(a, kv, Query(t, half));
         const bool seeing = Mine(t, half, at) && run.slot >= 0;
         const int last = seeing ? a.places.at[at.row] : -1, since = FirstSeen(a, last);
-        softmax_.last[t][half] = last;
-        softmax_.most[t][half] = -INFINITY, softmax_.total[t][half] = 0;
+        last_[t][half] = last;
         most_last = max(most_last, last), least_last = min(least_last, last);
         most_first = max(most_first, since);
       }
@@ -213,10 +165,10 @@ class WarpOfRun {
                        uint32_t values, float scale) {
     if (key > most_last_) return;
     Scores<kTiles> scores = {};
-    MultiplyKeys<kDepth, kTiles>(scores, queries, keys);
-    if (key + kKeys - 1 > least_last_ || key < most_first_) Mask<kTiles>(a_, scores, softmax_, key);
+    MultiplyKeys(scores, queries, keys);
+    if (key + kKeys - 1 > least_last_ || key < most_first_) Mask<kTiles>(a_, scores, last_, key);
     Weigh<kDepth, kTiles>(scores, softmax_, sums_, scale);
-    AddValues<kDepth, kTiles>(sums_, scores, values);
+    AddValues<kDepth>(sums_, scores, values);
   }
 
   // Rows of the run; nobody's are 0.
@@ -226,9 +178,7 @@ class WarpOfRun {
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float total = softmax_.total[t][half];
-        total += __shfl_xor_sync(0xffffffffu, total, 1);
-        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        const float total = softmax_.Total(t, half);
         const float share = total == 0 ? 0 : 1 / total;
         const QueryAt at = QueryOf(a_, kv_, Query(t, half));
         if (!Mine(t, half, at)) continue;
@@ -250,6 +200,7 @@ class WarpOfRun {
   const Run& run_;
   int kv_, first_, end_;
   int most_last_, least_last_, most_first_;  // of the warp's queries
+  LastSeen<kTiles> last_;
   Softmax<kTiles> softmax_;
   Sums<kDepth, kTiles> sums_ = {};
 };
@@ -267,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, kDepth* kTiles == 64 ? 3 : 2)
             first = block * Shared::kQueries,
             end = min(first + Shared::kQueries, a.rows * static_cast<int>(a.per_kv.divisor)),
             end_row = QueryOf(a, kv, end - 1).row + 1;
-  const float scale = a.scale * 1.44269504f;  // log2(e)
+  const float scale = a.scale * kLog2E;
   CopyQueries<kDepth, Shared::kQueries>(a, kv, first, end, SharedAddress(shared.queries));
   CommitCopies();
   Queries<kDepth, kTiles> queries(SharedAddress(shared.queries));
