@@ -51,8 +51,7 @@ std::string WhyNotHeads(const Layout& layout, std::string_view name) {
 }
 
 template <class Op>
-AttentionChoice Choose(const Op& op) {
-  const Dims<Op> d(op);
+std::string WhyNotOperands(const Op& op) {
   std::string why;
   Op::Visit(op, [&](const Shape& operand, Access access, std::string_view name) {
     if (!why.empty() || !operand || access == Access::kScratch || &operand == &op.documents) return;
@@ -62,21 +61,39 @@ AttentionChoice Choose(const Op& op) {
       why = WhyNotHeads(operand.layout, name);
     }
   });
-  if (why.empty()) {
-    if (op.documents)
-      why = "documents, which cuDNN's calls here do not have";
-    else if (op.window > 0)
-      why = fmt::format("a window of {}, which cuDNN's calls here do not have", op.window);
-    else if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
-      why = fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
-                        kDepthMultiple, kMaxDepth);
-    else if (d.length / (op.rows.split() ? 2 : 1) < 2)
-      why = fmt::format("{} of {}, cuDNN takes 2 and more",
-                        op.rows.split() ? "half a rank's rows" : "sequences", d.length);
-    else if (std::max(d.batch, d.heads) > kMaxGrid)
-      why = fmt::format("batch {} and {} heads, cuDNN takes up to {}", d.batch, d.heads, kMaxGrid);
-  }
-  return {why.empty() ? AttentionKernel::kCudnn : AttentionKernel::kOwn, why};
+  return why;
+}
+
+template <class Op>
+std::string WhyNotSizes(const Op& op, const Dims<Op>& d) {
+  if (op.documents) return "documents, which cuDNN's calls here do not have";
+  if (op.window > 0)
+    return fmt::format("a window of {}, which cuDNN's calls here do not have", op.window);
+  if (d.depth % kDepthMultiple != 0 || d.depth > kMaxDepth)
+    return fmt::format("head dimension {}, cuDNN takes multiples of {} up to {}", d.depth,
+                       kDepthMultiple, kMaxDepth);
+  if (d.length / (op.rows.split() ? 2 : 1) < 2)
+    return fmt::format("{} of {}, cuDNN takes 2 and more",
+                       op.rows.split() ? "half a rank's rows" : "sequences", d.length);
+  if (std::max(d.batch, d.heads) > kMaxGrid)
+    return fmt::format("batch {} and {} heads, cuDNN takes up to {}", d.batch, d.heads, kMaxGrid);
+  return "";
+}
+
+// Of operands that cuDNN would take.
+template <class Op>
+bool Packed(const Op& op, const Dims<Op>& d) {
+  return op.documents && !op.rows.split() && op.scale > 0 && d.depth % kDepthMultiple == 0 &&
+         d.depth <= kMaxPackedDepth;
+}
+
+template <class Op>
+AttentionChoice Choose(const Op& op) {
+  if (const std::string why = WhyNotOperands(op); !why.empty()) return {AttentionKernel::kOwn, why};
+  const Dims<Op> d(op);
+  const std::string why = WhyNotSizes(op, d);
+  if (why.empty()) return {};
+  return {Packed(op, d) ? AttentionKernel::kPacked : AttentionKernel::kOwn, why};
 }
 
 // `n` in as few parts of at most `limit` as there can be, all of one size but the last.
@@ -208,13 +225,13 @@ ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op) {
 }
 
 int64_t AttentionBytes(const AttentionOp<Shape>& op) {
-  if (Choose(op).kernel == AttentionKernel::kOwn) return 0;
+  if (Choose(op).kernel != AttentionKernel::kCudnn) return 0;
   return op.rows.split() ? ChunkScratchOf(op).bytes : kSlack;
 }
 
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   const Dims d(op);
-  if (Choose(op).kernel == AttentionKernel::kOwn) return d.batch * d.heads * d.length * 4;
+  if (Choose(op).kernel != AttentionKernel::kCudnn) return d.batch * d.heads * d.length * 4;
   if (op.rows.split()) return ChunkScratchOf(op).bytes;
   const AttentionSlices slices = SlicesOf(op);
   const int64_t heads = slices.batch * slices.kv_heads * d.group(), rows = heads * d.length;

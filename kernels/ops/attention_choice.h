@@ -2,10 +2,10 @@
 // take. From shapes, strides and dtypes alone: a plan is the same on every GPU, and planning and
 // kernels/cuda read the same numbers here.
 //
-// Arithmetic  kOwn computes in f32 throughout. kCudnn multiplies bf16 on tensor cores and adds up
-//             in f32: the probabilities, and the score gradients, are rounded to bf16 before they
-//             enter a product, and with grouped queries so are each query head's contributions to
-//             d_k and d_v.
+// Arithmetic  kOwn computes in f32 throughout. kCudnn and kPacked multiply bf16 on tensor cores and
+//             add up in f32: the probabilities, and the score gradients, are rounded to bf16 before
+//             they enter a product, and in cuDNN with grouped queries so are each query head's
+//             contributions to d_k and d_v.
 // Source      What cuDNN takes and needs: nvidia-cudnn-frontend 1.32 (sdpa_support_surface.h,
 //             scaled_dot_product_flash_attention.h) and the plans that cuDNN 9.19 makes for compute
 //             capability 9.0, asked for every case below. kernels/cuda checks them again at run
@@ -20,11 +20,15 @@
 
 namespace millrace::cuda {
 
-enum class AttentionKernel { kOwn, kCudnn };
+enum class AttentionKernel { kOwn, kPacked, kCudnn };
 
 constexpr const char* Name(AttentionKernel kernel) {
-  return kernel == AttentionKernel::kCudnn ? "cudnn" : "own";
+  return kernel == AttentionKernel::kCudnn    ? "cudnn"
+         : kernel == AttentionKernel::kPacked ? "packed"
+                                              : "own";
 }
+
+inline constexpr int64_t kMaxPackedDepth = 128;
 
 struct AttentionChoice {
   AttentionKernel kernel = AttentionKernel::kCudnn;
@@ -35,6 +39,9 @@ struct AttentionChoice {
 // strides are multiples of 16 bytes; lse dense; T >= 2 (its gradient refuses one row); B and H at
 // most 65535, the limit of a CUDA grid. T need not be a multiple of anything. Every operand's
 // address must then be a multiple of 16 bytes.
+// With documents kPacked serves such operands where D is at most kMaxPackedDepth and the scale is
+// above 0, one row and windows too: it passes over keys in front of a document. The rest, and split
+// sequences that cuDNN does not serve, is left to kOwn.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
@@ -74,7 +81,7 @@ struct ChunkScratch {
 ChunkScratch ChunkScratchOf(const AttentionOp<Shape>& op);
 ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op);
 
-// Scratch of the chosen kernel. Own gradient: delta[b,h,t] = d_out . out, f32 [B,H,T].
+// Scratch of the chosen kernel. Own and packed gradients: delta[b,h,t] = d_out . out, f32 [B,H,T].
 int64_t AttentionBytes(const AttentionOp<Shape>& op);
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op);
 

@@ -8,22 +8,35 @@ namespace millrace {
 namespace {
 
 template <template <class> class Op>
-bool ByCudnn(const Op<TensorView>& op) {
+cuda::AttentionKernel KernelOf(const Op<TensorView>& op) {
   const auto shape_of = [](const TensorView& view) {
     return Shape{view.layout, static_cast<bool>(view)};
   };
-  return cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel ==
-         cuda::AttentionKernel::kCudnn;
+  return cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
 }
 
 }  // namespace
 
 void CudaAttention(const AttentionOp<TensorView>& op, Stream& stream) {
-  ByCudnn(op) ? cuda::CudnnAttention(op, stream) : cuda::OwnAttention(op, stream);
+  switch (KernelOf(op)) {
+    case cuda::AttentionKernel::kOwn:
+      return cuda::OwnAttention(op, stream);
+    case cuda::AttentionKernel::kPacked:
+      return cuda::PackedAttention(op, stream);
+    case cuda::AttentionKernel::kCudnn:
+      return cuda::CudnnAttention(op, stream);
+  }
 }
 
 void CudaAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
-  ByCudnn(op) ? cuda::CudnnAttentionGrad(op, stream) : cuda::OwnAttentionGrad(op, stream);
+  switch (KernelOf(op)) {
+    case cuda::AttentionKernel::kOwn:
+      return cuda::OwnAttentionGrad(op, stream);
+    case cuda::AttentionKernel::kPacked:
+      return cuda::PackedAttentionGrad(op, stream);
+    case cuda::AttentionKernel::kCudnn:
+      return cuda::CudnnAttentionGrad(op, stream);
+  }
 }
 
 }  // namespace millrace

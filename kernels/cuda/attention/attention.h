@@ -1,5 +1,5 @@
-// Causal attention of the CUDA kernel table: cuDNN or kernels of our own, as cuda::ChooseAttention
-// (kernels/ops/attention_choice.h) says from shapes, strides and dtypes.
+// Causal attention of the CUDA kernel table: cuDNN or kernels of our own, as
+// cuda::ChooseAttention (kernels/ops/attention_choice.h) says from shapes, strides and dtypes.
 #pragma once
 
 #include "kernels/ops/attention_ops.h"

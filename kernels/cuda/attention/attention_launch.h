@@ -1,4 +1,5 @@
-// The border between attention_own.cc, which checks, and attention_own.cu, which runs.
+// The border between attention_own.cc, which checks, and attention_own.cu and attention_packed*.cu,
+// which run.
 // Launches enqueue on the launch's stream; the caller has made sure that there is something
 // to do: no dimension is 0.
 #pragma once
@@ -54,6 +55,11 @@ struct AttentionGradArgs {
   float* delta = nullptr;  // scratch [B,H,rows]
 };
 void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch);
+
+// Those of attention_packed.cu and attention_packed_grad.cu: every operand bf16, wide, its rows
+// multiples of 16 bytes apart, one chunk of one rank, D a multiple of 8 up to 128, scale above 0.
+void LaunchPackedAttention(const AttentionArgs& args, const Launch& launch);
+void LaunchPackedAttentionGrad(const AttentionGradArgs& args, const Launch& launch);
 
 // Blocks of a launch are one-dimensional: (tiles of 64 rows) * H * B of them, at most 2^31 - 1. A
 // tile of queries is within a chunk.

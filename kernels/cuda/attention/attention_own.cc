@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/attention_check.h"
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/views.h"
+#include "kernels/ops/attention_choice.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
@@ -56,39 +57,74 @@ AttentionLse LseOf(const TensorView& lse) {
           .row_stride = lse.stride(2)};
 }
 
+AttentionArgs ArgsOf(const AttentionOp<TensorView>& op, const AttentionDims& d) {
+  return {.sizes = SizesOf(d, op.window, op.documents),
+          .scale = op.scale,
+          .q = HeadsOf(op.q),
+          .k = HeadsOf(op.k),
+          .v = HeadsOf(op.v),
+          .out = HeadsOf(op.out),
+          .lse = LseOf(op.lse)};
+}
+
+AttentionGradArgs ArgsOf(const AttentionGradOp<TensorView>& op, const AttentionDims& d) {
+  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
+              "attention_grad: bytes of scratch");
+  return {.sizes = SizesOf(d, op.window, op.documents),
+          .scale = op.scale,
+          .q = HeadsOf(op.q),
+          .k = HeadsOf(op.k),
+          .v = HeadsOf(op.v),
+          .out = HeadsOf(op.out),
+          .d_out = HeadsOf(op.d_out),
+          .d_q = HeadsOf(op.d_q),
+          .d_k = HeadsOf(op.d_k),
+          .d_v = HeadsOf(op.d_v),
+          .lse = LseOf(op.lse),
+          .delta = op.scratch.as<float>()};
+}
+
+// What attention_launch.h asks for of packed kernels.
+template <class Op>
+void CheckPacked(const Op& op, const AttentionDims& d) {
+  constexpr int64_t kBytes = 16, kElements = kBytes / 2;
+  MR_CHECK(
+      !d.split() && op.scale > 0 && d.depth % kElements == 0 && d.depth <= kMaxPackedDepth,
+      "{} of packed rows: {} ranks, scale {}, head dimension {}; one rank, a scale above 0 and "
+      "a multiple of {} up to {} are expected",
+      Op::kName, d.ranks, op.scale, d.depth, kElements, kMaxPackedDepth);
+  Op::Visit(op, [&](const TensorView& view, Access access, std::string_view name) {
+    if (!view || view.layout.rank != 4 || access == Access::kScratch) return;
+    bool aligned = reinterpret_cast<uintptr_t>(view.data) % kBytes == 0;
+    for (int i = 0; i < 3; ++i) aligned &= view.dim(i) <= 1 || view.stride(i) % kElements == 0;
+    MR_CHECK(view.dtype() == DType::kBF16 && aligned,
+             "{} of packed rows: {} is {} at {}; bf16 in multiples of {} bytes is expected",
+             Op::kName, name, ToString(view.layout), static_cast<const void*>(view.data), kBytes);
+  });
+}
+
 }  // namespace
 
 void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
-  if (d.empty()) return;
-  const AttentionArgs args{.sizes = SizesOf(d, op.window, op.documents),
-                           .scale = op.scale,
-                           .q = HeadsOf(op.q),
-                           .k = HeadsOf(op.k),
-                           .v = HeadsOf(op.v),
-                           .out = HeadsOf(op.out),
-                           .lse = LseOf(op.lse)};
-  LaunchAttention(args, LaunchOn(stream));
+  if (!d.empty()) LaunchAttention(ArgsOf(op, d), LaunchOn(stream));
 }
-
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
+  if (!d.empty()) LaunchAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
+}
+
+void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
-              "attention_grad: bytes of scratch");
-  const AttentionGradArgs args{.sizes = SizesOf(d, op.window, op.documents),
-                               .scale = op.scale,
-                               .q = HeadsOf(op.q),
-                               .k = HeadsOf(op.k),
-                               .v = HeadsOf(op.v),
-                               .out = HeadsOf(op.out),
-                               .d_out = HeadsOf(op.d_out),
-                               .d_q = HeadsOf(op.d_q),
-                               .d_k = HeadsOf(op.d_k),
-                               .d_v = HeadsOf(op.d_v),
-                               .lse = LseOf(op.lse),
-                               .delta = op.scratch.as<float>()};
-  LaunchAttentionGrad(args, LaunchOn(stream));
+  CheckPacked(op, d);
+  LaunchPackedAttention(ArgsOf(op, d), LaunchOn(stream));
+}
+void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
+  if (d.empty()) return;
+  CheckPacked(op, d);
+  LaunchPackedAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
 }
 
 }  // namespace millrace::cuda

@@ -1,7 +1,12 @@
-// Attention in f32 by kernels of our own: every shape that WhyUnsupported allows, any strides in
-// dimensions 0 to 2, dtypes in any mix, the same bits every time.
-// kernels/cuda/attention/attention.h chooses between this and cuDNN. The gradient takes
-// B*H*T floats of scratch.
+// Attention by kernels of our own: the same bits every time, whatever lies in other rows of the
+// batch. kernels/cuda/attention/attention.h chooses between these and cuDNN. Gradients take B*H*T
+// floats of scratch.
+//
+// Own     in f32: every shape that WhyUnsupported allows, any strides in dimensions 0 to 2, dtypes
+//         in any mix.
+// Packed  bf16 on tensor cores, for ops of which cuda::ChooseAttention says kPacked, or would with
+//         documents: tiles of keys that no query of a tile sees, and of queries that see no key of
+//         one, are passed over. Every operand's address must be a multiple of 16 bytes.
 #pragma once
 
 #include "kernels/ops/attention_ops.h"
@@ -12,5 +17,8 @@ namespace millrace::cuda {
 
 void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream);
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
+
+void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream);
+void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cuda

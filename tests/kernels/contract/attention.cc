@@ -24,8 +24,8 @@ struct Arithmetic {
 };
 
 Arithmetic ArithmeticOf(cuda::AttentionKernel kernel) {
-  return kernel == cuda::AttentionKernel::kCudnn ? Arithmetic{.operand = 0x1p-8, .f32 = 8}
-                                                 : Arithmetic{};
+  return kernel == cuda::AttentionKernel::kOwn ? Arithmetic{}
+                                               : Arithmetic{.operand = 0x1p-8, .f32 = 8};
 }
 
 // Which implementation runs the op.
@@ -39,6 +39,9 @@ cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op,
               : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
 }
 
+// cuDNN and the packed kernels want bf16, and strides in units of 16 bytes.
+bool OnTensorCores(Only only) { return only && *only != cuda::AttentionKernel::kOwn; }
+
 Sizes PickSizes(Random& random, int repeat, Only only) {
   // Block borders of the CPU backend (64 rows) and of usual GPU tiles, then small shapes.
   constexpr int64_t kLengths[] = {64, 65, 130, 63, 1, 0};
@@ -48,6 +51,8 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   const int64_t batch = length > 64 ? 1 : Pick(random, 1, 2);
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
+  if (only == cuda::AttentionKernel::kPacked)
+    return {batch, length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 16)};
   constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64},
                     kCudaDepths[] = {2, 33, 40, 96, 128, 129, 200, 256};
   const int64_t depth =
@@ -56,11 +61,11 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
 }
 
 DType PickDType(Random& random, Only only) {
-  return only == cuda::AttentionKernel::kCudnn ? DType::kBF16 : PickFloat(random);
+  return OnTensorCores(only) ? DType::kBF16 : PickFloat(random);
 }
-// cuDNN wants strides in units of 16 bytes: dense ones of these head dimensions are.
+// Dense ones of head dimensions in eights are multiples of 16 bytes.
 Strides PickHeadStrides(Random& random, Only only) {
-  return only == cuda::AttentionKernel::kCudnn ? Strides::kDense : PickRowStrides(random);
+  return OnTensorCores(only) ? Strides::kDense : PickRowStrides(random);
 }
 
 // [B,T,heads,D] views that are slices of one fused row, as a QKV projection writes
@@ -103,7 +108,8 @@ int64_t PickWindow(Random& random, Only only) {
 
 // None, or of each row some, of one position and more.
 TensorView PickDocuments(Memory& memory, Random& random, const Sizes& s, Only only) {
-  if (only == cuda::AttentionKernel::kCudnn || Flip(random)) return {};
+  if (only == cuda::AttentionKernel::kCudnn) return {};
+  if (only != cuda::AttentionKernel::kPacked && Flip(random)) return {};
   const TensorView documents = memory.New(DType::kI32, {s.batch, s.length});
   const int64_t often = Pick(random, 1, 70);
   for (int64_t b = 0; b < s.batch; ++b)

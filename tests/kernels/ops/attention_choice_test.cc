@@ -43,7 +43,7 @@ AttentionOp<Shape> Forward(const Size& s) {
 
 std::string Refusal(const AttentionGradOp<Shape>& op) {
   const cuda::AttentionChoice choice = cuda::ChooseAttention(op);
-  CHECK((choice.kernel == AttentionKernel::kOwn) == !choice.why.empty());
+  CHECK((choice.kernel != AttentionKernel::kCudnn) == !choice.why.empty());
   return choice.why;
 }
 
@@ -54,6 +54,27 @@ TEST_CASE(
     CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
     CHECK(Refusal(Grad(size)).empty());
   }
+}
+
+TEST_CASE("packed documents go to the kernels that pass over other documents, where these serve") {
+  const auto kernel_of = [](const Size& size, float scale = 0.125f, int64_t window = 0) {
+    AttentionGradOp<Shape> op = Grad(size);
+    op.documents = Of(DType::kI32, {size.batch, size.length});
+    op.scale = scale;
+    op.window = window;
+    CHECK_THAT(Refusal(op), Contains("documents") || Contains("f32") || Contains("bytes"));
+    // Their scratch is as our own kernels'.
+    CHECK(cuda::AttentionBytes(op) == size.batch * size.heads * size.length * 4);
+    return cuda::ChooseAttention(op).kernel;
+  };
+  for (const int64_t depth : {8, 64, 80, 96, 128})
+    CHECK(kernel_of({3, 1000, 6, 3, depth}) == AttentionKernel::kPacked);
+  CHECK(kernel_of({1, 1, 4, 4, 64}) == AttentionKernel::kPacked);
+  CHECK(kernel_of({1, 100, 4, 4, 64}, 0.125f, 33) == AttentionKernel::kPacked);
+  CHECK(kernel_of({1, 100, 4, 4, 136}) == AttentionKernel::kOwn);
+  CHECK(kernel_of({1, 100, 4, 4, 68}) == AttentionKernel::kOwn);
+  CHECK(kernel_of({1, 100, 4, 4, 64, DType::kF32}) == AttentionKernel::kOwn);
+  CHECK(kernel_of({1, 100, 4, 4, 64}, 0.0f) == AttentionKernel::kOwn);
 }
 
 TEST_CASE("what cuDNN cannot serve goes to our own kernels, with the reason") {
