@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/sample/sample_launch.h"
 #include "kernels/cuda/views.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -19,6 +20,8 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
               "sample: likeliest tokens and their log-probabilities");
   SampleArgs args;
   args.logits = RowsOf(op.logits, "logits");
+  // Whole packs are read, the last one from behind the vocabulary.
+  args.logits.wide &= padded >= RoundUp(op.vocab, kPack);
   args.params = op.params.as<const SampleParams>();
   args.token = IntsOf(op.token, rows, "token");
   args.logprob = FloatsOf(op.logprob, rows, "logprob");

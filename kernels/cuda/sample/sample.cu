@@ -61,11 +61,12 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
     SampleKernel(const SampleArgs a, const bool stage) {
   BeginKernel();
   __shared__ SampleShared shared;
-  extern __shared__ float staged[];
+  extern __shared__ uint4 staged[];
   const int64_t r = blockIdx.x / kBlocks;
   const SampleParams p = a.params[r];
   SampleRow<kBlocks> row(a.logits.data + r * a.logits.stride * (a.logits.bf16 ? 2 : 4),
-                         a.logits.bf16, a.vocab, shared, stage ? staged : nullptr);
+                         a.logits.bf16, a.logits.bf16 && a.logits.wide, a.vocab, shared,
+                         stage ? reinterpret_cast<std::byte*>(staged) : nullptr);
   float largest, least;
   const bool bad = row.Begin(largest, least);
   const int count = bad ? 0 : max(0, min(min(p.top, a.most), a.vocab));
@@ -75,6 +76,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
       a.top_logprobs[r * a.most + i] = bad ? NAN : 0.0f;
     }
   if (bad) {
+    row.Sync();  // all have read what Begin showed
     if (!row.first() || threadIdx.x > 0) return;
     a.token[r] = kNoToken;
     a.logprob[r] = NAN;
@@ -108,8 +110,8 @@ template <int kBlocks>
 void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
   // Two blocks to a multiprocessor.
   constexpr size_t kMostStaged = 72 << 10;
-  const size_t bytes =
-      static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps * sizeof(float);
+  const size_t bytes = static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps *
+                       (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
   const bool stage = bytes <= kMostStaged;
   MR_CUDA(cudaFuncSetAttribute(SampleKernel<kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kMostStaged));

@@ -22,13 +22,13 @@
 namespace millrace::cuda {
 
 inline constexpr int kSampleThreads = 512, kSampleWarps = kSampleThreads / kWarp,
-                     kSampleBins = 2048, kSampleList = 1024;
+                     kSampleBins = 2048, kSampleList = kSampleThreads;
 using Amount = unsigned long long;
 
-// How many neighbouring ids a warp of `blocks` blocks has.
+// How many neighbouring ids a warp of `blocks` blocks has: whole packs.
 __host__ __device__ inline int SampleIdsOfWarp(int vocab, int blocks) {
-  const int warps = blocks * kSampleWarps;
-  return (vocab + warps - 1) / warps;
+  const int warps = blocks * kSampleWarps * kPack;
+  return (vocab + warps - 1) / warps * kPack;
 }
 
 // As OrderedKey of kernels/ops/sample_row.cc.
@@ -50,7 +50,8 @@ __device__ __forceinline__ float LogitOf(Amount place) {
 
 // As SampleWeight there.
 __device__ __forceinline__ Amount WeightOf(float max, float logit, float temperature) {
-  const float y = __fdiv_rn(__fsub_rn(max, logit), temperature);
+  float y = __fsub_rn(max, logit);
+  if (temperature != 1) y = __fdiv_rn(y, temperature);
   if (!(y < 28.0f)) return 0;
   const float n = rintf(__fmul_rn(y, 1.44269502f));
   const float s = __fmaf_rn(n, -2.12194440e-4f, __fmaf_rn(n, 0.693359375f, -y));
@@ -70,6 +71,7 @@ __device__ __forceinline__ Amount WeightOf(float max, float logit, float tempera
 struct SampleShared {
   uint32_t low[kSampleBins], high[kSampleBins];  // amounts by bin, of 64 bits
   Amount list[kSampleList];                      // places of gathered tokens
+  Amount amount[kSampleList];                    // the first block's: of its list's tokens
   Amount merged[kSampleBins];                    // the first block's: of the whole row
   Amount of_warp[kSampleWarps];
   double sums[kSampleWarps];
@@ -119,14 +121,15 @@ struct Amounts {
 template <int kBlocks>
 class SampleRow {
  public:
-  // `staged` has room for a block's part of the row, or is null.
-  __device__ SampleRow(const std::byte* data, bool bf16, int vocab, SampleShared& shared,
-                       float* staged)
+  // `staged` has room for a block's part of the row as it lies in memory, or is null.
+  __device__ SampleRow(const std::byte* data, bool bf16, bool wide, int vocab, SampleShared& shared,
+                       std::byte* staged)
       : cluster_(cooperative_groups::this_cluster()),
         data_(data),
+        near_(data),
         bf16_(bf16),
+        wide_(wide),
         shared_(shared),
-        staged_(staged),
         block_(static_cast<int>(cluster_.block_rank())),
         warp_(static_cast<int>(threadIdx.x) / kWarp),
         lane_(static_cast<int>(threadIdx.x) % kWarp) {
@@ -134,34 +137,64 @@ class SampleRow {
     const int each = SampleIdsOfWarp(vocab, kBlocks), index = block_ * kSampleWarps + warp_;
     begin_ = static_cast<int>(min(int64_t{each} * index, int64_t{vocab}));
     end_ = min(begin_ + each, vocab);
-    base_ = each * block_ * kSampleWarps;
+    if (staged != nullptr) near_ = staged - int64_t{each} * block_ * kSampleWarps * (bf16 ? 2 : 4);
   }
 
   __device__ bool first() const { return block_ == 0; }
   __device__ void Sync() { cluster_.sync(); }
   __device__ __forceinline__ float InMemory(int v) const { return Load(data_, bf16_, v); }
 
-  // Reads the row. The largest and least logit; true: one is not finite.
+  // Reads the row. The largest and least logit; true: one is not finite. Another Sync() has to
+  // come before shown.count is written again.
   __device__ bool Begin(float& largest, float& least) {
-    constexpr int kAhead = 8;
-    const std::byte* const data = data_;
-    const bool bf16 = bf16_;
-    const int end = end_;
-    float* const staged = staged_ != nullptr ? staged_ - base_ : nullptr;
     float most = -INFINITY, fewest = INFINITY;
     bool bad = false;
+    const auto look = [&](float x) {
+      bad |= !isfinite(x);
+      most = fmaxf(most, x), fewest = fminf(fewest, x);
+    };
+    const std::byte* const data = data_;
+    const bool stages = near_ != data;
+    const int end = end_;
+    if (wide_) {
+      constexpr int kAhead = 8;
+      std::byte* const to = const_cast<std::byte*>(near_);
 #pragma unroll 1
-    for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
-      float x[kAhead];
+      for (int begin = begin_ + lane_ * kPack; begin < end; begin += kAhead * kWarp * kPack) {
+        uint4 raw[kAhead];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) x[n] = Load(data, bf16, min(at + n * kWarp, end - 1));
+        for (int n = 0; n < kAhead; ++n) {
+          const int at = begin + n * kWarp * kPack;
+          if (at < end) raw[n] = *reinterpret_cast<const uint4*>(data + int64_t{at} * 2);
+        }
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) {
-        bad |= !isfinite(x[n]);
-        most = fmaxf(most, x[n]), fewest = fminf(fewest, x[n]);
-        if (staged != nullptr && at + n * kWarp < end) staged[at + n * kWarp] = x[n];
+        for (int n = 0; n < kAhead; ++n) {
+          const int at = begin + n * kWarp * kPack;
+          if (at >= end) break;
+          if (stages) *reinterpret_cast<uint4*>(to + int64_t{at} * 2) = raw[n];
+          const uint32_t words[4] = {raw[n].x, raw[n].y, raw[n].z, raw[n].w};
+#pragma unroll
+          for (int i = 0; i < kPack; ++i)
+            if (at + i < end)
+              look(__uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u));
+        }
+      }
+    } else {
+      constexpr int kAhead = 8;
+      const bool bf16 = bf16_;
+#pragma unroll 1
+      for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
+        float x[kAhead];
+#pragma unroll
+        for (int n = 0; n < kAhead; ++n) x[n] = Load(data, bf16, min(at + n * kWarp, end - 1));
+#pragma unroll
+        for (int n = 0; n < kAhead; ++n) {
+          look(x[n]);
+          if (stages && at + n * kWarp < end) Stage(x[n], at + n * kWarp);
+        }
       }
     }
+    __syncwarp();
     largest = most, least = fewest;
     return Extremes(largest, least, bad);
   }
@@ -228,11 +261,12 @@ class SampleRow {
       Of(0).merged[i] = all;
     }
     Sync();
-    Amount own = 0;
     if (first()) {
-      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += kSampleThreads)
-        own += shared.merged[i];
-      SumBefore(own);
+      Amount own = 0;
+#pragma unroll
+      for (int i = 0; i < kBinsOfThread; ++i)
+        own += shared.merged[static_cast<int>(threadIdx.x) * kBinsOfThread + i];
+      bins_before_ = SumBefore(own);
     }
     return block_total_;
   }
@@ -280,7 +314,12 @@ class SampleRow {
   // Into the first block's list, in order: the tokens at `last` and ahead of it, which fit.
   __device__ void ListThrough(Amount last) {
     const int count = Gather([last](float x, int v) { return PlaceOf(x, v) >= last; });
-    if (first()) Collect(count);
+    if (!first()) return;
+    Collect(count, Amounts{0, 0, true});
+    const auto [place, before] = OfThread(count);
+    __syncthreads();
+    if (place > 0) shared_.list[before] = place;
+    __syncthreads();
   }
   __device__ Amount Listed(int i) const { return shared_.list[i]; }
 
@@ -291,6 +330,7 @@ class SampleRow {
       if (x == logit) least = min(least, v);
     });
     least = __reduce_min_sync(0xffffffffu, least);
+    Sync();  // all have read what Begin showed
     if (threadIdx.x == 0) shared_.shown.count = INT_MAX;
     __syncthreads();
     if (lane_ == 0) atomicMin(&shared_.shown.count, least);
@@ -322,24 +362,27 @@ class SampleRow {
 
   __device__ SampleShared& Of(int block) { return *cluster_.map_shared_rank(&shared_, block); }
 
+  // In place of the row's, from now on.
+  __device__ __forceinline__ void Stage(float x, int v) {
+    std::byte* const to = const_cast<std::byte*>(near_);
+    if (bf16_)
+      reinterpret_cast<uint16_t*>(to)[v] = static_cast<uint16_t>(__float_as_uint(x) >> 16);
+    else
+      reinterpret_cast<float*>(to)[v] = x;
+  }
+
   // f(logit, id) of this thread's tokens.
   template <class F>
   __device__ __forceinline__ void ForOwn(F&& f) const {
-    const int end = end_;
-    if (staged_ != nullptr) {
-      const float* const staged = staged_ - base_;
-#pragma unroll 4
-      for (int at = begin_ + lane_; at < end; at += kWarp) f(staged[at], at);
-      return;
-    }
     constexpr int kAhead = 8;
-    const std::byte* const data = data_;
+    const int end = end_;
+    const std::byte* const near = near_;
     const bool bf16 = bf16_;
 #pragma unroll 1
     for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
       float x[kAhead];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) x[n] = Load(data, bf16, min(at + n * kWarp, end - 1));
+      for (int n = 0; n < kAhead; ++n) x[n] = Load(near, bf16, min(at + n * kWarp, end - 1));
 #pragma unroll
       for (int n = 0; n < kAhead; ++n)
         if (at + n * kWarp < end) f(x[n], at + n * kWarp);
@@ -372,7 +415,6 @@ class SampleRow {
       least = fminf(least, Of(b).shown.least);
       bad |= Of(b).shown.count != 0;
     }
-    Sync();
     return bad;
   }
 
@@ -401,14 +443,10 @@ class SampleRow {
   // Writes found.bin, that which `target` lies in, and what is ahead of it.
   __device__ void Pick(Amount ahead, Amount target) {
     if (first()) {
-      constexpr int kEach = kSampleBins / kSampleThreads;
-      const int begin = static_cast<int>(threadIdx.x) * kEach;
-      Amount own = 0;
+      const int begin = static_cast<int>(threadIdx.x) * kBinsOfThread;
+      Amount before = ahead + bins_before_;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) own += shared_.merged[begin + i];
-      Amount before = ahead + SumBefore(own);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
+      for (int i = 0; i < kBinsOfThread; ++i) {
         const Amount here = shared_.merged[begin + i];
         if (before <= target && target < before + here) {
           shared_.found.bin = begin + i;
@@ -439,61 +477,55 @@ class SampleRow {
     return count;
   }
 
-  // The blocks' lists, `count` tokens in all, in the first block's, in order. Called by the first
-  // block; the others wait in the next Sync.
-  __device__ __noinline__ void Collect(int count) {
-    int at = shared_.shown.count;
-#pragma unroll 1
-    for (int b = 1; b < kBlocks; ++b) {
-      const int others = Of(b).shown.count;
-      for (int i = static_cast<int>(threadIdx.x); i < others; i += kSampleThreads)
-        shared_.list[at + i] = Of(b).list[i];
-      at += others;
+  // The blocks' lists, `count` tokens in all, in the first block's, in no order, with amounts.
+  // Called by the first block; the others wait in the next Sync.
+  __device__ __noinline__ void Collect(int count, const Amounts amounts) {
+    static_assert(kSampleList <= kSampleThreads);
+    const int i = static_cast<int>(threadIdx.x);
+    int counts[kBlocks];
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) counts[b] = Of(b).shown.count;
+    int before = 0, block = 0;
+#pragma unroll
+    for (int b = 0; b + 1 < kBlocks; ++b)
+      if (i >= before + counts[b] && block == b) before += counts[b], ++block;
+    if (i < count) {
+      const Amount place = Of(block).list[i - before];
+      if (block > 0) shared_.list[i] = place;
+      shared_.amount[i] = amounts.Of(LogitOf(place));
     }
-    int size = 2;
-    while (size < count) size *= 2;
-    for (int i = count + static_cast<int>(threadIdx.x); i < size; i += kSampleThreads)
-      shared_.list[i] = 0;  // behind all places
-    // Of pairs up to 32 apart a warp has the same 64 elements in each turn.
-    bool crossed = true;
-#pragma unroll 1
-    for (int run = 2; run <= size; run *= 2)
-#pragma unroll 1
-      for (int step = run / 2; step > 0; step /= 2) {
-        const bool crosses = step > kWarp;
-        if (crosses || crossed)
-          __syncthreads();
-        else
-          __syncwarp();
-        crossed = crosses;
-        const int p = static_cast<int>(threadIdx.x);
-        static_assert(kSampleList / 2 <= kSampleThreads);
-        if (p >= size / 2) continue;
-        const int i = (p & -step) * 2 + (p & (step - 1)), j = i + step;
-        const Amount a = shared_.list[i], b = shared_.list[j];
-        if ((a < b) == ((i & run) == 0)) shared_.list[i] = b, shared_.list[j] = a;
-      }
     __syncthreads();
+  }
+
+  struct ListedToken {
+    Amount place, before;  // what the tokens ahead of it amount to; place 0: none
+  };
+  // Behind Collect: a token of the list to a thread, to some none.
+  __device__ __forceinline__ ListedToken OfThread(int count) {
+    // Several threads to a token, as many as there are for all; the first of them has it.
+    int threads = 1;
+    while (threads < 8 && 2 * threads * count <= kSampleThreads) threads *= 2;
+    const int i = static_cast<int>(threadIdx.x) / threads,
+              part = static_cast<int>(threadIdx.x) & (threads - 1);
+    const Amount place = i < count ? shared_.list[i] : ~Amount{0};
+    Amount before = 0;
+#pragma unroll 4
+    for (int other = part; other < count; other += threads)
+      if (shared_.list[other] > place) before += shared_.amount[other];
+    for (int other = threads / 2; other > 0; other /= 2)
+      before += __shfl_xor_sync(0xffffffffu, before, other);
+    return {i < count && part == 0 ? place : 0, before};
   }
 
   // Of the first block.
   __device__ __noinline__ void OfList(int count, Amount ahead, Amount target,
                                       const Amounts amounts) {
-    Collect(count);
-    constexpr int kEach = kSampleList / kSampleThreads;
-    const int begin = static_cast<int>(threadIdx.x) * kEach;
-    Amount of[kEach], own = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      of[i] = begin + i < count ? amounts.Of(LogitOf(shared_.list[begin + i])) : 0;
-      own += of[i];
-    }
-    Amount before = ahead + SumBefore(own);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (before <= target && target < before + of[i])
-        shared_.found.place = shared_.list[begin + i], shared_.found.through = before + of[i];
-      before += of[i];
+    Collect(count, amounts);
+    const ListedToken own = OfThread(count);
+    if (own.place > 0) {
+      const Amount before = ahead + own.before, through = before + amounts.Of(LogitOf(own.place));
+      if (before <= target && target < through)
+        shared_.found.place = own.place, shared_.found.through = through;
     }
     __syncthreads();
   }
@@ -528,12 +560,15 @@ class SampleRow {
   }
 
   cooperative_groups::cluster_group cluster_;
+  static constexpr int kBinsOfThread = kSampleBins / kSampleThreads;
+
   const std::byte* data_;
-  bool bf16_;
+  const std::byte* near_;  // where ForOwn reads: data_, or this block's part of it, staged
+  bool bf16_, wide_;
   SampleShared& shared_;
-  float* staged_;
-  int block_, warp_, lane_, begin_, end_, base_;
+  int block_, warp_, lane_, begin_, end_;
   Amount block_total_ = 0;
+  Amount bins_before_ = 0;  // of Fill, in the first block: of all bins ahead of this thread's
 };
 
 }  // namespace millrace::cuda
