@@ -230,6 +230,18 @@ std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend) 
   return "";
 }
 
+std::string WhyUnsupported(const RowLinearOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCpu) return "";
+  const int64_t depth = Dim(op.x, 1),
+                limit = op.norm == RowNorm::kNone ? kMostRowDepth : kMostRowNorm;
+  if (op.x.layout.dtype != DType::kBF16)
+    return fmt::format("row_linear of {}: bf16 is allowed on CUDA", Name(op.x.layout.dtype));
+  if (depth % 8 != 0 || depth > limit)
+    return fmt::format("row_linear: {} columns of x; multiples of 8 up to {} are allowed on CUDA",
+                       depth, limit);
+  return "";
+}
+
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend) {
   if (Dim(op.x, 3) % 2 != 0) return fmt::format("rope: head dimension {} is odd", Dim(op.x, 3));
   return "";
@@ -288,6 +300,10 @@ double Flops(const CachedAttentionOp<Shape>& op) {
   const int64_t keys =
       op.window > 0 && op.window < op.length / 2 ? op.window : std::max<int64_t>(1, op.length / 2);
   return 2 * 2.0 * static_cast<double>(op.q.layout.numel()) * static_cast<double>(keys);
+}
+
+double Flops(const RowLinearOp<Shape>& op) {
+  return 2.0 * static_cast<double>(op.weight.layout.numel());
 }
 
 double Flops(const AttentionGradOp<Shape>& op) {

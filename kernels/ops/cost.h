@@ -18,6 +18,7 @@
 #include "kernels/ops/moe_ops.h"
 #include "kernels/ops/muon_ops.h"
 #include "kernels/ops/router_ops.h"
+#include "kernels/ops/row_linear_ops.h"
 #include "kernels/ops/sample_ops.h"
 #include "kernels/ops/shape.h"
 #include "kernels/ops/step_ops.h"
@@ -64,6 +65,7 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
+std::string WhyUnsupported(const RowLinearOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MambaConvOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const SsdScanOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const GatedNormOp<Shape>& op, Backend backend);
@@ -87,6 +89,7 @@ double Flops(const SsdScanOp<Shape>& op);
 double Flops(const SsdScanGradOp<Shape>& op);
 double Flops(const SsdScanRowsOp<Shape>& op);      // the recurrence's
 double Flops(const CachedAttentionOp<Shape>& op);  // of rows at half their length, the mean
+double Flops(const RowLinearOp<Shape>& op);        // the product's
 
 namespace internal {
 

@@ -17,6 +17,7 @@
 #include "kernels/ops/moe_ops.h"
 #include "kernels/ops/muon_ops.h"
 #include "kernels/ops/router_ops.h"
+#include "kernels/ops/row_linear_ops.h"
 #include "kernels/ops/sample_ops.h"
 #include "kernels/ops/step_ops.h"
 
@@ -70,6 +71,7 @@
   OP(KeepRange, keep_range)                        \
   OP(EmbedRows, embed_rows)                        \
   OP(RopeRows, rope_rows)                          \
+  OP(RowLinear, row_linear)                        \
   OP(CachedAttention, cached_attention)            \
   OP(MambaConvRows, mamba_conv_rows)               \
   OP(SsdScanRows, ssd_scan_rows)                   \

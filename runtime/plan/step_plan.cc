@@ -153,6 +153,9 @@ void AddRows(const Op& typed, const Add& add) {
     add(fmt::format("window={} kv_heads={} length={}", typed.window, typed.kv_heads, typed.length));
   if constexpr (requires { typed.rows_from; })
     if (typed.rows_from == RowsFrom::kOneSequence) add("rows_from=one_sequence");
+  if constexpr (requires { typed.finish; })
+    add(fmt::format("norm={} finish={} turned={} constant={}", static_cast<int>(typed.norm),
+                    static_cast<int>(typed.finish), typed.turned, typed.constant));
   if constexpr (requires { typed.theta; })
     add(fmt::format("theta={} scaling={}/{}/{}/{}", typed.theta, typed.scaling.factor,
                     typed.scaling.low_freq_factor, typed.scaling.high_freq_factor,

@@ -52,6 +52,7 @@ void KeepRangeContract(const Subject& subject);
 void MambaConvRowsContract(const Subject& subject);
 void SsdScanRowsContract(const Subject& subject);
 void ActivationContract(const Subject& subject);
+void RowLinearContract(const Subject& subject);
 void RouteContract(const Subject& subject);
 void RouteGradContract(const Subject& subject);
 void RouterBalanceContract(const Subject& subject);

@@ -37,6 +37,7 @@ TEST_CASE("sample") { SampleContract(Gpu().subject); }
 TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Gpu().subject); }
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
+TEST_CASE("row_linear") { RowLinearContract(Gpu().subject); }
 TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }

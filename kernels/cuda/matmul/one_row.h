@@ -1,0 +1,29 @@
+// The kernel of RowLinearOp: one row by a weight, with the norm ahead of the product and what is
+// behind it. Most of a step that decodes one sequence, which takes as long as weights take to be
+// read.
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/ops/row_linear_ops.h"
+
+namespace millrace::cuda {
+
+// Operands as the op's; absent ones have no data. All but out are bf16 and begin at multiples of 16
+// bytes, out is bf16 or f32.
+struct OneRowArgs {
+  Rows x, residual, sum, norm_weight, norm_bias, weight, bias, out;
+  const int32_t* at = nullptr;
+  const float* table = nullptr;
+  int units = 0;   // what a warp forms at once: a column, or the two that kSwiglu and kRotate join
+  int gap = 0;     // columns from the first to the second of a unit; kRotate: D / 2
+  int turned = 0;  // units whose head is rotated
+  int depth = 0;   // of x
+  float eps = 0;
+  RowNorm norm = RowNorm::kNone;
+  RowFinish finish = RowFinish::kNone;
+  bool constant = false;
+};
+void LaunchOneRow(const OneRowArgs& args, const Launch& launch);
+
+}  // namespace millrace::cuda

@@ -1,0 +1,77 @@
+#include "kernels/cuda/matmul/row_linear.h"
+
+#include "kernels/cuda/matmul/one_row.h"
+#include "kernels/cuda/views.h"
+#include "kernels/ops/cost.h"
+#include "runtime/base/error.h"
+
+namespace millrace {
+namespace {
+
+using namespace cuda;
+
+// What the kernel reads in packs.
+void CheckPacks(const RowLinearOp<TensorView>& op) {
+  const Shape depth{op.x.layout, true};
+  RowLinearOp<Shape> shape;
+  static_cast<RowLinearAttrs&>(shape) = op;
+  shape.x = depth;
+  const std::string why = WhyUnsupported(shape, Backend::kCuda);
+  MR_CHECK(why.empty(), "{}", why);
+  for (const TensorView* view :
+       {&op.x, &op.residual, &op.sum, &op.norm_weight, &op.norm_bias, &op.weight, &op.bias})
+    MR_CHECK(!*view || (view->dtype() == DType::kBF16 && view->layout.contiguous() &&
+                        reinterpret_cast<uintptr_t>(view->data) % 16 == 0),
+             "row_linear: {} at {}; dense bf16 at a multiple of 16 bytes is expected",
+             ToString(view->layout), static_cast<const void*>(view->data));
+}
+
+}  // namespace
+
+void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
+  CheckPacks(op);
+  const int64_t depth = op.x.dim(1), columns = op.weight.dim(0);
+  const bool halves = op.finish == RowFinish::kSwiglu, turns = op.finish == RowFinish::kRotate;
+  MR_CHECK(op.x.dim(0) == 1 && op.weight.dim(1) == depth &&
+               op.out.dim(1) == (halves ? columns / 2 : columns) && op.out.layout.contiguous(),
+           "row_linear of {} by {} into {}", ToString(op.x.layout), ToString(op.weight.layout),
+           ToString(op.out.layout));
+  MR_CHECK_EQ(static_cast<bool>(op.residual), static_cast<bool>(op.sum),
+              "row_linear: is there a residual, and a place for the sum");
+  MR_CHECK(op.sum.data == nullptr || (op.sum.data != op.x.data && op.sum.data != op.residual.data),
+           "row_linear: the sum is in place of what all blocks read");
+  MR_CHECK(op.out.dtype() == DType::kBF16 ||
+               (op.out.dtype() == DType::kF32 && op.finish == RowFinish::kNone),
+           "row_linear: out is {}", ToString(op.out.layout));
+  OneRowArgs args;
+  args.x = RowsOf(op.x, "x");
+  args.residual = RowsOf(op.residual, 1, depth, "residual");
+  args.sum = RowsOf(op.sum, 1, depth, "sum");
+  if (op.norm != RowNorm::kNone) {
+    args.norm_weight = ColumnsOf(op.norm_weight, depth, "norm_weight");
+    args.norm_bias = ColumnsOf(op.norm_bias, depth, "norm_bias");
+  }
+  args.weight = RowsOf(op.weight, "weight");
+  args.bias = ColumnsOf(op.bias, columns, "bias");
+  args.out = RowsOf(op.out, "out");
+  args.units = static_cast<int>(halves || turns ? columns / 2 : columns);
+  args.gap = static_cast<int>(halves ? columns / 2 : 0);
+  if (turns) {
+    const int64_t half = op.table.dim(1);
+    MR_CHECK(half > 0 && columns % (2 * half) == 0 && op.turned * 2 * half <= columns,
+             "row_linear: {} of {} columns in heads of {} are rotated", op.turned * 2 * half,
+             columns, 2 * half);
+    args.at = IntsOf(op.at, 1, "at");
+    args.table = FloatsOf(op.table, op.table.numel(), "table");
+    args.gap = static_cast<int>(half);
+    args.turned = static_cast<int>(op.turned * half);
+  }
+  args.depth = static_cast<int>(depth);
+  args.eps = op.eps;
+  args.norm = op.norm;
+  args.finish = op.finish;
+  args.constant = op.constant;
+  if (columns > 0 && depth > 0) LaunchOneRow(args, LaunchOn(stream));
+}
+
+}  // namespace millrace
