@@ -1,5 +1,6 @@
 #include "runtime/plan/nodes/sample.h"
 
+#include <variant>
 #include <vector>
 
 #include "kernels/ops/sample_ops.h"
@@ -8,12 +9,25 @@
 namespace millrace {
 namespace {
 
+// Of logits that the op before has widened, what they were: the same values in half of the bytes,
+// which a GPU's blocks keep to themselves. Where one row is drawn, the product itself forms wide
+// ones (lower/row_linears.h).
+View NarrowLogits(Lowering& l, const View& logits) {
+  const auto* widen = std::get_if<CastOp<View>>(&l.last().op);
+  if (l.options().backend != Backend::kCuda || logits.layout.dims[0] == 1 || widen == nullptr ||
+      widen->out.buffer != logits.buffer)
+    return logits;
+  View narrow = widen->x;
+  narrow.layout = DenseLayout(narrow.layout.dtype, {logits.layout.dims[0], logits.layout.dims[1]});
+  return narrow;
+}
+
 void LowerSample(Lowering& l, const Step& step) {
   const Node& node = *step.node;
   ValueStorage& storage = l.storage();
   SampleOp<View> op;
   op.vocab = l.graph().vocab;
-  op.logits = storage.Read(node.inputs[0]);
+  op.logits = NarrowLogits(l, storage.Read(node.inputs[0]));
   op.params = Rows(storage.Read(node.inputs[1]), 0, op.logits.layout.dims[0]);
   op.token = storage.Write(node.outputs[0]);
   op.logprob = storage.Write(node.outputs[1]);
