@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/plan/check/access_table.h"
+#include "runtime/plan/schedule/constants.h"
 #include "runtime/plan/schedule/stream_clock.h"
 
 namespace millrace {
@@ -33,6 +34,7 @@ class Structure {
     if (found_->empty()) Overlaps();
     Buckets();
     Communicators();
+    Constants();
   }
 
  private:
@@ -54,6 +56,16 @@ class Structure {
                  fmt::format("op {} of body {} is on stream {}, of {}", o, body.name,
                              static_cast<int>(body.ops[o].stream), kMostStreams));
     }
+  }
+
+  void Constants() {
+    for (const Body& body : plan_.bodies)
+      for (const PlanOp& op : body.ops) {
+        const auto* row = std::get_if<RowLinearOp<View>>(&op.op);
+        if (row != nullptr && row->constant && !ReadsConstants(plan_, *row))
+          Report(ViolationKind::kStructure,
+                 fmt::format("{} reads early what an op of the step writes", op.label));
+      }
   }
 
   void Schedule(const std::vector<Entry>& schedule, const char* which) {

@@ -5,6 +5,7 @@
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
+#include "runtime/plan/lower/row_linears.h"
 #include "runtime/plan/lower/strips.h"
 
 namespace millrace {
@@ -58,6 +59,7 @@ Program Lowering::Run() && {
   if (std::optional<ProgramOp> zero = magnitudes_.Zero(graph_))
     program_.forward.insert(program_.forward.begin(), *std::move(zero));
   program_.buffers = std::move(storage_).TakeBuffers();
+  JoinRowLinears(graph_, options_, &program_);
   return std::move(program_);
 }
 

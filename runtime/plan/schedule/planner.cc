@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/plan/schedule/allocator_table.h"
+#include "runtime/plan/schedule/constants.h"
 #include "runtime/plan/schedule/edges.h"
 #include "runtime/plan/schedule/grad_pass.h"
 #include "runtime/plan/schedule/muon_pass.h"
@@ -105,6 +106,7 @@ class Planner {
       body.begin = begin;
       begin = body.end();
     }
+    MarkConstants(&b_.plan);
   }
 
   void BuildTrainStep() {

@@ -1,0 +1,179 @@
+// Which ops of a step that decodes one row on a GPU are one, and what they may read early.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/config/load.h"
+#include "runtime/plan/check/checker.h"
+#include "runtime/plan/schedule/constants.h"
+#include "runtime/run/assemble.h"
+#include "runtime/run/generate/inference_plans.h"
+
+namespace millrace {
+namespace {
+
+using Sets = std::vector<std::string>;
+using Row = RowLinearOp<View>;
+
+AssembledRun Plans(const Sets& model, Backend backend, int world = 1) {
+  Sets sets = {"data.kind=synthetic",    "model.layers=2",         "model.d_model=64",
+               "model.heads=4",          "model.vocab=100",        "model.seq_len=32",
+               "train.micro_batch=1",    "inference.slots=4",      "inference.decode=[1,4]",
+               "inference.prefill=[16]", "precision.compute=bf16", "precision.norms=compute"};
+  sets.insert(sets.end(), model.begin(), model.end());
+  const LoadedConfig loaded =
+      LoadConfig({}, sets, {.world = world, .has_cuda = backend == Backend::kCuda});
+  return Assemble(loaded.config, world, {.backend = backend}, {std::string(kInferencePlans)});
+}
+const Sets kLlama = {"model.family=llama", "model.kv_heads=2", "model.ffn=96"};
+const Sets kGpt2 = {"model.family=gpt2"};
+
+const std::vector<PlanOp>& StepOf(const StepPlan& plan) { return plan.body(plan.schedule[0]).ops; }
+std::vector<std::string> NamesOf(const StepPlan& plan) {
+  std::vector<std::string> names;
+  for (const PlanOp& op : StepOf(plan)) names.emplace_back(OpName(op.op));
+  return names;
+}
+std::vector<Row> RowsOf(const StepPlan& plan) {
+  std::vector<Row> rows;
+  for (const PlanOp& op : StepOf(plan))
+    if (const auto* row = std::get_if<Row>(&op.op)) rows.push_back(*row);
+  return rows;
+}
+const PlanOp& OpOf(const StepPlan& plan, const std::string& label) {
+  const auto& ops = StepOf(plan);
+  const auto found =
+      std::find_if(ops.begin(), ops.end(), [&](const PlanOp& op) { return op.label == label; });
+  REQUIRE(found != ops.end());
+  return *found;
+}
+
+TEST_CASE("one row of a Llama is five kernels a layer", "[plan][infer]") {
+  const AssembledRun run = Plans(kLlama, Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  const std::vector<std::string> layer = {"row_linear", "cached_attention", "row_linear",
+                                          "row_linear", "row_linear"};
+  std::vector<std::string> expected = {"embed_rows"};
+  for (int l = 0; l < 2; ++l) expected.insert(expected.end(), layer.begin(), layer.end());
+  expected.insert(expected.end(), {"row_linear", "sample"});
+  CHECK(NamesOf(plan) == expected);
+  const std::vector<Row> rows = RowsOf(plan);
+  REQUIRE(rows.size() == 9);
+  const RowFinish finishes[] = {RowFinish::kRotate, RowFinish::kNone, RowFinish::kSwiglu,
+                                RowFinish::kNone};
+  const RowNorm norms[] = {RowNorm::kRms, RowNorm::kNone, RowNorm::kRms, RowNorm::kNone};
+  for (size_t i = 0; i < 8; ++i) {
+    INFO("product " << i);
+    CHECK(rows[i].finish == finishes[i % 4]);
+    CHECK(rows[i].norm == norms[i % 4]);
+    CHECK(rows[i].constant);
+  }
+  CHECK(rows[0].turned == 6);  // heads of queries and keys
+  CHECK(rows[2].out.layout.dims[1] == 96);
+  // The head's results are the logits that are drawn from.
+  CHECK(rows[8].norm == RowNorm::kRms);
+  CHECK(rows[8].out.layout.dtype == DType::kF32);
+  CHECK(rows[8].out.buffer == plan.FindOutput("logits")->buffer);
+  CHECK(std::get<SampleOp<View>>(StepOf(plan).back().op).logits.buffer == rows[8].out.buffer);
+}
+
+TEST_CASE("each norm adds the last branch to the stream that the norm before has left",
+          "[plan][infer]") {
+  for (const Sets& model : {kLlama, kGpt2}) {
+    const AssembledRun run = Plans(model, Backend::kCuda);
+    const StepPlan& plan = run.plans.Of(DecodePlan(1));
+    View stream = std::get<EmbedRowsOp<View>>(StepOf(plan)[0].op).out, branch;
+    int norms = 0;
+    for (const Row& row : RowsOf(plan)) {
+      if (row.norm != RowNorm::kNone) {
+        ++norms;
+        if (branch) {
+          CHECK(row.x.buffer == branch.buffer);
+          CHECK(row.residual.buffer == stream.buffer);
+          REQUIRE(row.sum);
+          CHECK(row.sum.buffer != row.x.buffer);
+          CHECK(row.sum.buffer != row.residual.buffer);
+          stream = row.sum;
+        } else {
+          CHECK(row.x.buffer == stream.buffer);
+          CHECK(!row.residual);
+          CHECK(!row.sum);
+        }
+      }
+      branch = row.out;
+    }
+    CHECK(norms == 5);
+  }
+}
+
+TEST_CASE("one row of a GPT-2 has its biases and GELUs", "[plan][infer]") {
+  const AssembledRun run = Plans(kGpt2, Backend::kCuda);
+  const std::vector<Row> rows = RowsOf(run.plans.Of(DecodePlan(1)));
+  REQUIRE(rows.size() == 9);
+  for (size_t i = 0; i < 8; ++i) {
+    CHECK(rows[i].finish == (i % 4 == 2 ? RowFinish::kGelu : RowFinish::kNone));
+    CHECK(rows[i].norm == (i % 2 == 0 ? RowNorm::kLayer : RowNorm::kNone));
+    CHECK(static_cast<bool>(rows[i].norm_bias) == (i % 2 == 0));
+    CHECK(rows[i].bias);
+    CHECK(rows[i].constant);
+  }
+}
+
+TEST_CASE("several rows and CPUs have ops of their own", "[plan][infer]") {
+  for (const Sets& model : {kLlama, kGpt2}) {
+    const AssembledRun gpu = Plans(model, Backend::kCuda), cpu = Plans(model, Backend::kCpu);
+    CHECK(RowsOf(gpu.plans.Of(DecodePlan(4))).empty());
+    CHECK(RowsOf(gpu.plans.Of(PrefillPlan(16))).empty());
+    for (const StepPlan& plan : cpu.plans.plans) CHECK(RowsOf(plan).empty());
+    // A GPU draws several rows from the product's own results.
+    const auto logits = [](const StepPlan& plan) {
+      return std::get<SampleOp<View>>(StepOf(plan).back().op).logits;
+    };
+    CHECK(logits(gpu.plans.Of(DecodePlan(4))).layout == DenseLayout(DType::kBF16, {4, 128}));
+    CHECK(logits(gpu.plans.Of(DecodePlan(4))).buffer ==
+          std::get<MatmulOp<View>>(OpOf(gpu.plans.Of(DecodePlan(4)), "head/logits").op).out.buffer);
+    CHECK(logits(cpu.plans.Of(DecodePlan(4))).layout.dtype == DType::kF32);
+  }
+}
+
+TEST_CASE("fp32 norms stay ops of their own", "[plan][infer]") {
+  Sets sets = kLlama;
+  sets.push_back("precision.norms=fp32");
+  const AssembledRun run = Plans(sets, Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  const std::vector<std::string> names = NamesOf(plan);
+  CHECK(std::count(names.begin(), names.end(), "norm") == 5);
+  for (const Row& row : RowsOf(plan)) CHECK(row.norm == RowNorm::kNone);
+}
+
+TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
+  const AssembledRun run = Plans(kLlama, Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
+  const Row row = RowsOf(plan)[0];
+  for (const View Row::*operand : {&Row::weight, &Row::norm_weight}) {
+    StepPlan changed = plan;
+    auto& ops = changed.bodies[static_cast<size_t>(plan.schedule[0].body)].ops;
+    // Over the weight itself, so that it stays defined.
+    CastOp<View> write;
+    write.x = write.out = row.*operand;
+    ops[0].op = write;
+    CHECK(!ReadsConstants(changed, row));
+    const auto found = FindViolations(changed, run.layout.mesh, 1);
+    CHECK(std::any_of(found.begin(), found.end(), [](const Violation& v) {
+      return v.message.find("reads early what an op of the step writes") != std::string::npos;
+    }));
+    MarkConstants(&changed);
+    CHECK(!std::get<Row>(ops[1].op).constant);
+  }
+  // What is no state shares its bytes with others, whoever writes it.
+  StepPlan shared = plan;
+  shared.buffer(row.weight.buffer).scope = BufferScope::kMicrobatch;
+  CHECK(!ReadsConstants(shared, row));
+  CHECK(ReadsConstants(plan, row));
+}
+
+}  // namespace
+}  // namespace millrace
