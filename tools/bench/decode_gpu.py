@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""decode_gpu.py OUT [--budget-s SECONDS] [--only CASE,...]: tokens per second of decode on this host's GPU, in an unpacked package.
+"""decode_gpu.py OUT [--budget-s SECONDS] [--only CASE,...] [--before PROGRAM]: tokens per second of decode on this host's GPU, in an unpacked package.
 
 A case is a model, at batches 1 and 64: bench --decode, 8 steps of warm-up and 308 timed ones at contexts 512 to 820, top-p 0.95,
 log-probabilities, bf16. Each case's result is OUT/decode_CASE.json; a case that is there is not run again, and none is begun that may
-not end within the budget. The table comes last.
+not end within the budget. With --before another program does the same, right before this one: its times are in the result, too. The table comes last.
 """
 import argparse
 import json
@@ -30,15 +30,26 @@ def text_of(*command):
         return ''
 
 
-def measure(case, path):
-    words = ['bin/millrace', 'bench', 'configs/%s.json' % case, *STEPS]
+def bench(program, case):
+    """What the program prints, or nothing; and the command."""
+    words = [program, 'bench', 'configs/%s.json' % case, *STEPS]
     for assignment in SETS:
         words += ['--set', assignment]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode != 0:
-        print('%s: exit code %d: %s' % (case, done.returncode, done.stderr.strip()[-500:]), flush=True)
+        print('%s of %s: exit code %d: %s' % (case, program, done.returncode, done.stderr.strip()[-500:]), flush=True)
+        return None, words
+    return json.loads(done.stdout), words
+
+
+def measure(case, path, before):
+    earlier = bench(before, case)[0] if before else None
+    result, words = bench('bin/millrace', case)
+    if result is None or (before and earlier is None):
         return
-    result = json.loads(done.stdout)
+    if earlier:
+        for row, old in zip(result['decode'], earlier['decode']):
+            row['before_ms_samples'] = old['step_ms_samples']
     result.update({'case': case, 'command': ' '.join(words), 'date': time.strftime('%Y-%m-%d'),
                    'driver': text_of('nvidia-smi', '--query-gpu=driver_version', '--format=csv,noheader'),
                    'version': open('VERSION').read().splitlines()[0] if os.path.exists('VERSION') else ''})
@@ -67,6 +78,7 @@ def main():
     parser.add_argument('out')
     parser.add_argument('--budget-s', type=float, default=600)
     parser.add_argument('--only', default=','.join(CASES))
+    parser.add_argument('--before', default='')
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     end = time.monotonic() + args.budget_s
@@ -74,10 +86,10 @@ def main():
         path = os.path.join(args.out, 'decode_%s.json' % case)
         if os.path.exists(path):
             continue
-        if time.monotonic() + CASES[case]['most_s'] > end:
+        if time.monotonic() + CASES[case]['most_s'] * (2 if args.before else 1) > end:
             print('%s: no time left for it' % case, flush=True)
             continue
-        measure(case, path)
+        measure(case, path, args.before)
     table(args.out)
     return 0
 
