@@ -241,12 +241,15 @@ void LaunchSplits(const CachedAttentionArgs& args, const Launch& launch) {
   const int blocks_of_kv = (args.heads / args.kv_heads + kQueries - 1) / kQueries;
   const int64_t blocks = int64_t{args.rows} * args.kv_heads * blocks_of_kv;
   const auto heads = static_cast<unsigned>(args.kv_heads * blocks_of_kv);
+  // One row's few blocks fit beside those of the kernel before.
+  Launch beside = launch;
+  if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   // Where rows alone keep the device busy, nothing is left to join.
   if (blocks >= 2 * int64_t{launch.sms})
-    LaunchKernel(launch, dim3(static_cast<unsigned>(args.rows), heads), kThreads, 0,
+    LaunchKernel(beside, dim3(static_cast<unsigned>(args.rows), heads), kThreads, 0,
                  AttendRowsKernel<kLanes, kQueries, 1>, args);
   else
-    LaunchKernel(launch, dim3(static_cast<unsigned>(args.rows * kMostSplits), heads), kThreads, 0,
+    LaunchKernel(beside, dim3(static_cast<unsigned>(args.rows * kMostSplits), heads), kThreads, 0,
                  AttendRowsKernel<kLanes, kQueries, kMostSplits>, args);
 }
 
