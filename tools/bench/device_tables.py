@@ -30,6 +30,20 @@ def decode(folder):
             *table(["model", "batch", "tokens/s", "ms a step", "prefill, ms"], lines)]
 
 
+def decode_in_turn(folder):
+    """One file: cases on one device, each by the program before and right behind it by this one."""
+    data = load(folder / "decode_in_turn.json")
+    lines = []
+    for case in data["cases"]:
+        for row in case["decode"]:
+            before, now = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "step_ms_samples"))
+            lines.append([case["case"], str(row["batch"]), f"{1e3 * row['batch'] / before:,.0f}", f"{1e3 * row['batch'] / now:,.0f}", f"{before:.3f}",
+                          spread(row["step_ms_samples"], "{:.3f}"), f"{before / now:.3f}"])
+    return [f"`{data['command']}`, {data['device']}, {data['date']}: the steps above by the program before ({data['before']}), then by this one",
+            f"({data['sources']}).", "",
+            *table(["model", "batch", "before, tokens/s", "tokens/s", "before, ms", "ms a step", "before / ms"], lines)]
+
+
 def prefill(folder):
     """One file: a prompt by the program before and by this one in turn, the forward of as many tokens, and steps of decode by both in turn."""
     data = load(folder / "prefill_h100.json")
