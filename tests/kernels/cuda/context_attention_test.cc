@@ -94,11 +94,12 @@ TEST_CASE("our own kernels: a rank's rows of split attention, f32 and bf16", "[c
   own.attention_grad = cuda::OwnAttentionGrad;
   for (ContextSizes s : kCases) {
     DYNAMIC_SECTION(s.ranks << " ranks, chunks of " << s.chunk) {
-      CheckSplit(s, own, kFewF32);
+      // A section each: under racecheck the largest take minutes, and can be a process each.
+      SECTION("f32") { CheckSplit(s, own, kFewF32); }
       s.dtype = DType::kBF16;
-      CheckSplit(s, own, kFewBf16);
+      SECTION("bf16") { CheckSplit(s, own, kFewBf16); }
       s.window = s.chunk + 3;  // begins within another chunk than it ends
-      CheckSplit(s, own, kFewBf16);
+      SECTION("bf16, a window") { CheckSplit(s, own, kFewBf16); }
     }
   }
 }
