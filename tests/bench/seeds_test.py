@@ -1,4 +1,5 @@
 """tools/bench/seeds.py and what it is made of: rows, their file, verdicts, the page."""
+import concurrent.futures
 import copy
 import json
 import os
@@ -140,10 +141,23 @@ class OnDevices(unittest.TestCase):
     def test_a_group_for_another_number_of_ranks_is_left_out(self):
         def groups(ranks):
             return {line.split('/')[0] for line in run('--device', 'any', '--ranks', ranks, '--list').stdout.splitlines()}
-        one, two = groups('1'), groups('2')
+        one, two, four = groups('1'), groups('2'), groups('4')
         self.assertEqual(one - two, {'nemotron_h_1b on 1', "one GPU at Llama 8B's width", 'profile of a short step'})
-        self.assertEqual(two - one, {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2'})
+        on_two = {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2', 'concat in FP8', 'Muon', *(f'FP8 of {of} on 2' for of in ('Llama 1B B 4', 'GPT-2 124M B 4', 'GPT-2 30M B 4'))}
+        self.assertEqual(two - one, on_two)
+        on_four = {line.split('/')[0] for line in run('--device', 'any', '--ranks', '4', '--own', '--list').stdout.splitlines()}
+        self.assertEqual(on_four, four - two)
+        self.assertEqual(on_four, {g.name for g in seed_groups.on_four_gpus()})
         self.assertIn('allocators on a hybrid', one & two)
+
+    def test_todays_program_plans_every_row(self):
+        def refusal(ranks, group, variant):
+            sets = [word for item in group.common + group.variants[variant] + ['execution.backend=cuda'] for word in ('--set', item)]
+            done = subprocess.run([PROGRAM, 'plan', 'configs/' + group.config, '--world', str(ranks), *sets], capture_output=True, text=True)
+            return f'{group.name}/{variant}: {done.stderr}' if done.returncode else None
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            rows = [(g.ranks or 2, g, v) for g in seed_groups.on_devices() for v in g.variants]
+            self.assertEqual([said for said in pool.map(lambda row: refusal(*row), rows) if said], [])
 
     def test_rounds_are_interleaved_and_a_budget_is_kept(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -189,9 +203,12 @@ class OnDevices(unittest.TestCase):
             def call(*arguments, **env):
                 return subprocess.run(['bash', script, *arguments], env=dict(os.environ, **env), capture_output=True, text=True, timeout=60)
             done = call(os.path.join(folder, 'out'), '0')
-            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 3), done)
+            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 13), done)
+            done = call(os.path.join(folder, 'out'), '0', GPUS='4')
+            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 7), done)
             for arguments, env, said in (((), {}, 'OUT'), ((folder, 'x'), {}, "not 'x'"), ((folder, '0', '/no/wheel'), {}, 'no file /no/wheel'),
-                                         ((folder, '0'), {'STAGES': 'seeds tiny'}, "no stage 'tiny'")):
+                                         ((folder, '0'), {'STAGES': 'seeds tiny'}, "no stage 'tiny' on 2 GPUs"),
+                                         ((folder, '0'), {'STAGES': 'seeds', 'GPUS': '4'}, "no stage 'seeds' on 4 GPUs"), ((folder, '0'), {'GPUS': '3'}, "GPUS is 2 or 4, not '3'")):
                 wrong = call(*arguments, **env)
                 self.assertEqual(wrong.returncode, 2, wrong)
                 self.assertIn(said, wrong.stderr)

@@ -35,6 +35,7 @@ SEEDS = {
     "concat": "fairscale #1180: concatenate gradients in the last microbatch only",
     "axes": "torchtitan #2050 and fairscale #1180: tensor parallelism in the same graph",
     "hybrids": "Hybrid stacks beside PyTorch",
+    "float8": "FP8 and Muon on several GPUs",
     "options": "Every option's cost, beside the five",
 }
 PUBLISHED = {
@@ -49,11 +50,13 @@ PUBLISHED = {
             "(tools/bench/peers/torch_axes.py), whose rows between blocks are split, too.",
     "hybrids": "Peers are PyTorch's (tools/bench/peers/torch_hybrid.py): FSDP2 and torch.compile, torch._grouped_mm for experts, cuDNN's attention, mamba_ssm's Triton "
                "kernels for the scan.",
+    "float8": "Peers are PyTorch's in bf16 (tools/bench/peers/torch_bench.py).",
     "options": "What the options of sharding and memory move and keep.",
 }
 ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
 DOWNCASTS = {name: [f"sharding.downcast={name}"] for name in ("after_gather", "per_gather", "after_update", "in_gather")}
 CONCATS = {name: [f"sharding.grad_concat={name}"] for name in ("every", "last", "direct")}
+LINEARS = {name: [f"precision.linear={name}"] for name in ("compute", "fp8_tensor", "fp8_block")}
 GRAPHS = {name: [f"execution.graph={name}"] for name in ("off", "microbatch", "step")}
 # As many gathers as there can be: what the comparisons are about.
 APART = ["sharding.reshard=after_forward"]
@@ -132,6 +135,47 @@ def axes():
     return groups
 
 
+def float8():
+    """On two GPUs: fairscale's layer in FP8, steps of FP8 beside bf16, and what Muon's products take."""
+    layer = ["model.layers=1", "model.vocab=32000", "train.micro_batch=1", "train.accumulate=128", "sharding.grad_sync=last", *APART, "model.seq_len=2048"]
+    groups = [Group("concat in FP8", "concat", "One layer of Llama 8B in FP8, vocabulary 32000, T 2048, B 1, 128 microbatches.", "llama_8b.json",
+                    layer + ["precision.linear=fp8_tensor"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2, ranks=2)]
+    for title, config, batch in (("Llama 1B B 4", "llama_1b.json", 4), ("GPT-2 124M B 4", "gpt2_124m.json", 4), ("GPT-2 30M B 4", "gpt2_30m.json", 4)):
+        groups.append(Group(f"FP8 of {title} on 2", "float8", f"{title} on each of two GPUs.", config, [f"train.micro_batch={batch}"], LINEARS, STEP + ["gathered", "device"], ranks=2))
+    return groups + [Group("Muon", "float8", "GPT-2 124M, B 64 on each of two GPUs.", "gpt2_124m.json", ["train.micro_batch=64"],
+                           {"adamw": [], "muon": ["optimizer.name=muon"]}, STEP + ["device"], ranks=2)]
+
+
+def on_four_gpus():
+    """With --ranks 4 alone, in order of worth."""
+    eight, fsdp = ["model.layers=8"], ["--variant", "fsdp2_keep", "--sdpa", "cudnn"]
+    groups = [Group(f"FP8 of {title} on 4", "float8", f"{title} on each of four GPUs.", config, [f"train.micro_batch={batch}"], LINEARS, STEP + ["gathered", "device"],
+                    peers={"PyTorch FSDP2, kept": [*fsdp, "--set", f"train.micro_batch={batch}"]}, peer="torch_bench.py", warmup=8, ranks=4)
+              for title, config, batch in (("Llama 8B B 1", "llama_8b.json", 1), ("Llama 1B B 8", "llama_1b.json", 8), ("GPT-2 1558M B 16", "gpt2_1558m.json", 16))]
+    tensor, both = ["parallel.tensor=4"], ["parallel.tensor=2", "parallel.shard=2"]
+    strips = ["train.micro_batch=4", *tensor, "parallel.tensor_strips=2"]
+    pair = ["--set", "model.layers=8", "--sdpa", "cudnn"]
+    groups.append(Group("tensor beside shard on 4", "axes", "Eight layers at Llama 8B's width, T 8192, four sequences in all.", "llama_8b.json", eight, {
+        "shard": ["train.micro_batch=1", "parallel.shard=4"], "tensor 4": ["train.micro_batch=4", *tensor], "tensor 4, 2 strips": strips,
+        "tensor 4, 2 strips, NCCL": [*strips, "execution.peer_memory=off"], "tensor 2 x shard 2": ["train.micro_batch=2", *both]}, STEP + ["arena", "device"], warmup=8, ranks=4,
+        peers={"PyTorch tensor 4": ["--variant", "tensor", *pair, "--set", "train.micro_batch=4", "--set", "parallel.tensor=4"],
+               "PyTorch async tensor 4": ["--variant", "async", *pair, "--set", "train.micro_batch=4", "--set", "parallel.tensor=4"]}))
+    groups.append(Group("long context on 4", "axes", "Llama 1B, T 131072, one sequence.", "llama_1b_128k.json", [], {"context": ["parallel.context=4"]}, STEP + ["arena", "device"],
+                        steps=6, warmup=2, ranks=4,
+                        peers={"PyTorch context_parallel": ["--variant", "context", "--sdpa", "cudnn", "--set", "parallel.context=4", "--recompute"]}))
+    experts = ["parallel.expert=4", "train.micro_batch=2", "train.accumulate=4", "model.moe.gate=balanced"]
+    for name in ("qwen3_moe_8l", "nemotron_nano_half"):
+        groups.append(Group(f"{name} on 4", "hybrids", "T 4096, B 2, 4 microbatches on each of four GPUs, experts spread over all, a gate that sends each as many rows.", name + ".json",
+                            experts, {"Millrace": []}, STEP + ["arena", "device"], peer="torch_hybrid.py", steps=10, warmup=5, ranks=4,
+                            peers={"PyTorch FSDP2": ["--variant", "fsdp2", "--sdpa", "cudnn", "--set", "train.micro_batch=2", "--set", "train.accumulate=4"]}))
+    for name, config, common in (("Llama 160M B 4", "llama_160m.json", ["train.micro_batch=4"]), ("eight layers at Llama 8B's width", "llama_8b.json", [*eight, "train.micro_batch=1"])):
+        for axis in ("tensor", "context"):
+            groups.append(Group(f"bits {axis} 2 x shard 2 {name}", "axes", f"{name}, {axis} 2 x shard 2, 100 deterministic steps.", config,
+                                [*common, f"parallel.{axis}=2", "parallel.shard=2", "execution.deterministic=true"], GRAPHS, ["bits"], verb="train", steps=100, rounds=1, ranks=4))
+    return groups + [Group(f"bits {name} on 4", "hybrids", "100 deterministic steps, B 1.", name + ".json", ["train.micro_batch=1", "execution.deterministic=true", *more], GRAPHS,
+                           ["bits"], verb="train", steps=100, rounds=1, ranks=4) for name, more in (("nemotron_h_1b", []), ("qwen3_moe_8l", ["parallel.expert=4"]))]
+
+
 def on_devices():
     """On two GPUs: times and peaks, and bits where many steps show more than on the CPU."""
     parameters = ["train.micro_batch=1", "model.seq_len=512", "sharding.blocks_per_unit=4", "precision.grad_accumulate=bf16", *APART]
@@ -178,7 +222,7 @@ def on_devices():
     sums = ["train.accumulate=8", "train.micro_batch=8"]
     groups.append(Group("synchronisations", "options", "GPT-2 355M, B 8, accumulate 8.", "gpt2_355m.json", sums, {
         "sync last": ["sharding.grad_sync=last"], "sync every": ["sharding.grad_sync=every"]}, STEP + ["reduced", "arena", "device"], steps=10, warmup=3))
-    return groups + axes() + hybrids() + on_one_gpu()
+    return groups + axes() + hybrids() + float8() + on_four_gpus() + on_one_gpu()
 
 
 TINY = {

@@ -157,7 +157,8 @@ def group_text(group, rows):
         text += table(["variant", *heads], [[variant, *(cell(found, base) for cell in cells)] for variant, found in fine.items()])
     missing = [(row["variant"], row["error"]) for row in rows if "error" in row]
     text += [f"- {variant}: {error.replace('|', '/')}" for variant, error in dict(missing).items()]
-    text += [f"- {variant}: not measured; the command above measures it" for variant in [*group.variants, *group.peers] if not any(r["variant"] == variant for r in rows)]
+    how = f"`seeds.py --ranks {group.ranks}`" if group.ranks > 1 else "the command above"
+    text += [f"- {variant}: not measured; {how} measures it" for variant in [*group.variants, *group.peers] if not any(r["variant"] == variant for r in rows)]
     return text + ([""] if text[-1] else [])
 
 

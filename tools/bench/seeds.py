@@ -200,6 +200,7 @@ def arguments():
     parser.add_argument("--list", action="store_true", help="only say what would run")
     parser.add_argument("--groups", default="", help="of the groups, those whose name begins with one of these, separated by commas")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--own", action="store_true", help="of the groups, those that are for --ranks alone")
     parser.add_argument("--binary", help="default: bin/millrace for GPUs, bazel-bin/tools/cli/millrace_cpu for the CPU")
     parser.add_argument("--commit", help="of the program; default: what its package or git says")
     parser.add_argument("--out", help="folder of the JSON; default: tools/bench/results")
@@ -225,6 +226,8 @@ def main():
         if not any(group.name.startswith(name) for group in groups):
             sys.exit(f"--groups: no group begins with '{name}'; there are: {', '.join(group.name for group in groups)}")
     groups = [g for g in groups if not wanted or any(g.name.startswith(name) for name in wanted)]
+    if args.own:
+        groups = [g for g in groups if g.ranks == args.ranks]
     file = f"seeds_{'cpu' if args.cpu else args.device}.json"
     if args.list:
         for group, variant, round_ in Rows(args, groups, None).all():
