@@ -321,6 +321,8 @@ class Files(unittest.TestCase):
             data['ops']['GPT-2 124M, B 64 fp8_tensor']['matmul'] *= 2
         def slower_norm(data):
             data['rows'][0]['us'] *= 2
+        def lower_loss(data):
+            next(row for row in data['rows'] if row['id'] == 'gpt2_124m/fp8_tensor/1')['result']['last_mean'] -= 0.04
         def other_bits(data):
             data['rows'][-1]['verdict'] = 'differ from step 3'
         now = tables.README.read_text()
@@ -330,6 +332,7 @@ class Files(unittest.TestCase):
                                         ('step_gate_h200-x2', slower_program, ' | 1.0007 | ', ' | 2.0013 | '),
                                         ('sanitizers_h100', clean, '| mamba_test | 0 | 6 | 0 | 0 |', '| mamba_test | 0 | 0 | 0 | 0 |'),
                                         ('fp8_h100', slower_products, ' | 0.997 | 57.1 | ', ' | 0.997 | 114.2 | '),
+                                        ('long_runs_h100', lower_loss, '1: 1.2667, ', '1: 1.2267, '),
                                         ('rows_h100', slower_norm, '65536 x 768 | 75.8 | 270.9 |', '65536 x 768 | 151.6 | 270.9 |'),
                                         ('bitwise_h100', other_bits, '| recompute block | same |', '| recompute block | differ from step 3 |')):
             with self.subTest(file), tempfile.TemporaryDirectory() as folder:

@@ -49,9 +49,12 @@ def prefill(folder):
     data = load(folder / "prefill_h100.json")
     lines = []
     for row in data["prompts"]:
-        before, now, forward = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "ms_samples", "forward_ms_samples"))
-        lines.append([row["model"], f"{row['tokens']:,}", f"{before:.2f}", spread(row["ms_samples"], "{:.2f}"), f"{before / now:.2f}", f"{forward:.2f}",
-                      f"{forward / row['forward_tokens'] / (now / row['tokens']):.2f}"])
+        before, now = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "ms_samples"))
+        cells = ["not reached", ""]
+        if row["forward_ms_samples"]:
+            forward = results.quantile(row["forward_ms_samples"], 0.5)
+            cells = [f"{forward:.2f}", f"{forward / row['forward_tokens'] / (now / row['tokens']):.2f}"]
+        lines.append([row["model"], f"{row['tokens']:,}", f"{before:.2f}", spread(row["ms_samples"], "{:.2f}"), f"{before / now:.2f}", *cells])
     steps = []
     for row in data["decode"]:
         before, now = (results.quantile(row[key], 0.5) for key in ("before_ms_samples", "ms_samples"))
@@ -169,3 +172,38 @@ def bitwise(folder):
     data = load(folder / "bitwise_h100.json")
     lines = [[row["option"], row["verdict"], f"{row['last_loss']:.6f}", row["plan"]] for row in data["rows"]]
     return [f"`{data['command']}`, {data['device']}, commit {data['sources']}, {data['date']}:", "", *table(["option", "losses, norms, hashes", "last loss", "plan"], lines)]
+
+
+def last_apart(run, base):
+    """How far the last losses of `run` are from `base`'s at the same steps: a peer whose time was up has fewer."""
+    if run["steps"] == base["steps"]:
+        return run["last_mean"] - base["last_mean"]
+    whole = min(run["steps"], base["steps"]) // 50
+    return statistics.mean(a - b for a, b in zip(run["means"][whole - 4:whole], base["means"][whole - 4:whole]))
+
+
+def long_runs(folder):
+    """Losses of FP8 and of a peer beside ours in bf16 from the same seeds, pair by pair, and the deviation between our seeds."""
+    data = results.load(folder / "long_runs_h100.json")
+    found = {(row["group"], row["variant"], row["round"]): row["result"] for row in data["rows"] if "result" in row}
+    lines, steps = [], {}
+    for model, variant in dict.fromkeys((group, variant) for group, variant, _ in found):
+        of = {seed: result for (group, name, seed), result in found.items() if (group, name) == (model, variant)}
+        base = {seed: result.get("ours") or found.get((model, "compute", seed)) for seed, result in of.items()}
+        steps[model] = next(iter(of.values()))["steps"]
+        last = {seed: result["last_mean"] for seed, result in sorted(of.items())}
+        apart = [last_apart(of[seed], base[seed]) for seed in last if base[seed]]
+        held = [result["held_out"] - base[seed]["held_out"] for seed, result in sorted(of.items()) if base[seed] and "held_out" in result]
+        ours = [result["last_mean"] for (group, name, _), result in found.items() if (group, name) == (model, "compute")]
+        spread_of = statistics.stdev(ours) if len(ours) > 1 else None
+        signed = lambda values: ", ".join(f"{value:+.4f}" for value in values)
+        cells = ["", "", f"{spread_of:.4f} between seeds" if spread_of else "", ""]
+        if variant != "compute" and apart:
+            mean = statistics.mean(apart)
+            within = f"{abs(mean) / spread_of:.2f}" if spread_of else "one seed"
+            cells = [signed(apart), f"{mean:+.4f}", within, signed(held)]
+        lines.append([f"{model}, {steps[model]:,} steps", variant, ", ".join(f"{seed}: {value:.4f}" for seed, value in last.items()), *cells])
+    text = data["text"]
+    return [f"`{data['command']}`, {data['machine']}, commit {data['commit']}, {data['rows'][0]['date'][:10]}: mean losses of the last {next(iter(found.values()))['last']} steps by seed. Text: {text['what']},",
+            f"{text['bytes']:,} bytes (SHA-256 {text['sha256'][:16]}), the last tenth held out. Beside bf16: each seed's difference from the linears that compute in bf16, of torch from ours.", "",
+            *table(["model", "linears", "last losses", "beside bf16", "mean", "of the seeds' deviation", "held out, beside bf16"], lines)]
