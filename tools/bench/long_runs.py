@@ -144,9 +144,9 @@ class Calls:
             except (SystemExit, subprocess.TimeoutExpired, OSError, ValueError, KeyError) as e:
                 found["error"] = " ".join(str(e).split())[-1500:]
                 self.failed += 1
-        seconds = time.monotonic() - begin
-        with self.lock:
-            self.out.add(model, variant, seed, asked, f"{'torch_train.py' if variant == 'torch' else 'millrace train'} {config}", seconds, **found)
+            seconds = time.monotonic() - begin
+            with self.lock:  # before the folder goes, which takes a while
+                self.out.add(model, variant, seed, asked, f"{'torch_train.py' if variant == 'torch' else 'millrace train'} {config}", seconds, **found)
         said = found.get("result", {})
         print(f"{name}: {seconds:.0f} s, " + (found.get("error", "")[-300:] or f"last {said['last']}: {said['last_mean']:.4f}, held out {said.get('held_out')}"), flush=True)
 

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 M32 = 0xFFFFFFFF
+STARTED = time.monotonic()
 
 
 def philox(counter, key):
@@ -148,7 +149,7 @@ def main():
     parser.add_argument("--weights", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--steps", type=int, default=0, help="default: train.steps")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after this long")
+    parser.add_argument("--seconds", type=float, default=0, help="take no step after so long since the start")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--start", type=int, metavar="SEED")
     formats = parser.add_mutually_exclusive_group()
@@ -189,10 +190,10 @@ def main():
             block.compile()
     elif args.compile:
         forward = torch.compile(loss_of)
-    micro, begin = train["micro_batch"], time.monotonic()
+    micro = train["micro_batch"]
     with open(args.out, "w") as out:
         for step in range(min(total, args.steps or total)):
-            if args.seconds and time.monotonic() - begin > args.seconds:
+            if args.seconds and time.monotonic() - STARTED > args.seconds:
                 break
             start = time.perf_counter()
             batch = torch.stack([corpus[w * length:w * length + length + 1]
