@@ -80,8 +80,8 @@ void RequireDevice(int device, Backend backend, int world) {
 
 }  // namespace
 
-LinkedRun::LinkedRun(const mr_run_options& options)
-    : log_(options.log, options.user), host_(MeetOtherRanks(options)) {
+LinkedRun::LinkedRun(const mr_run_options& options, const std::function<void()>& check)
+    : log_(options.log, options.user), host_(MeetOtherRanks(options, check)) {
   const CallbackLog::Call call(log_);
   const DeviceOfThread thread;
   const int world = host_->world_size();

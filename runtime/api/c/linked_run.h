@@ -29,8 +29,9 @@ namespace millrace {
 
 class LinkedRun {
  public:
-  // A collective of options.world ranks. `options` is whole (ReadSized).
-  explicit LinkedRun(const mr_run_options& options);
+  // A collective of options.world ranks. `options` is whole (ReadSized). `check` as
+  // MeetOtherRanks has it.
+  LinkedRun(const mr_run_options& options, const std::function<void()>& check);
   ~LinkedRun();
 
   CallbackLog& log() { return log_; }

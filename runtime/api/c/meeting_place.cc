@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,11 +31,13 @@ struct Ticket {
   int32_t rank = 0, ranks = 0;
   int32_t cuda = 0;  // 1: its library is that of CUDA
   uint64_t process = 0;
-  uint64_t world = 0;  // of rank 0: its number in the lobby
-  SocketAddress door;  // where other processes of its host find it
-  char host[64] = {};  // its beginning
+  uint64_t world = 0;       // of rank 0: its number in the lobby
+  SocketAddress door;       // where other processes of its host find it
+  char host[64] = {};       // its beginning
+  int32_t refused = MR_OK;  // the code of what this rank has to say against its own arguments
+  char why[252] = {};       // and the beginning of its words
 
-  static constexpr uint32_t kMagic = 0x4d520003;  // "MR", and the version of this struct
+  static constexpr uint32_t kMagic = 0x4d520004;  // "MR", and the version of this struct
 };
 
 // Worlds of this process that wait for their ranks, by number: an address would be dangling where
@@ -88,7 +92,7 @@ void RequireOneLibrary(const std::vector<Ticket>& tickets) {
                       words(tickets.front()), ticket.rank, words(ticket)));
 }
 
-void RequireOneHost(const std::vector<Ticket>& tickets) {
+void RequireTheirTickets(const std::vector<Ticket>& tickets) {
   for (size_t r = 0; r < tickets.size(); ++r) {
     const Ticket& ticket = tickets[r];
     if (ticket.magic != Ticket::kMagic || ticket.rank != static_cast<int32_t>(r) ||
@@ -97,6 +101,9 @@ void RequireOneHost(const std::vector<Ticket>& tickets) {
                       fmt::format("exchange: piece {} of {} is not rank {}'s of a world of {}", r,
                                   tickets.size(), r, tickets.size()));
   }
+}
+
+void RequireOneHost(const std::vector<Ticket>& tickets) {
   for (const Ticket& ticket : tickets)
     if (std::string_view(ticket.host) != tickets.front().host)
       throw CallError(
@@ -106,8 +113,36 @@ void RequireOneHost(const std::vector<Ticket>& tickets) {
                       tickets.front().host, ticket.rank, ticket.host));
 }
 
-std::unique_ptr<CommFactory> Meet(const mr_run_options& options) {
-  if (options.world == 1) return LocalWorld(1).Factory(0);
+// Of the lowest rank that refuses.
+void RequireNoneRefuses(const std::vector<Ticket>& tickets) {
+  for (const Ticket& ticket : tickets)
+    if (ticket.refused != MR_OK)
+      throw CallError(ticket.refused, fmt::format("rank {}: {}", ticket.rank, ticket.why));
+}
+
+// What `check` throws; null: nothing.
+std::exception_ptr ThrownBy(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+void SayOn(Ticket& ticket, const std::exception_ptr& refusal) {
+  mr_status* const status = Guarded([&] { std::rethrow_exception(refusal); });
+  ticket.refused = mr_status_code(status);
+  std::string_view(mr_status_message(status)).copy(ticket.why, sizeof ticket.why - 1);
+  mr_status_free(status);
+}
+
+std::unique_ptr<CommFactory> Meet(const mr_run_options& options,
+                                  const std::function<void()>& check) {
+  if (options.world == 1) {
+    check();
+    return LocalWorld(1).Factory(0);
+  }
   if (options.exchange == nullptr)
     throw CallError(MR_INVALID_ARGUMENT,
                     fmt::format("world is {}, and exchange is NULL: ranks need it to find each "
@@ -125,7 +160,12 @@ std::unique_ptr<CommFactory> Meet(const mr_run_options& options) {
              .door = door.address()};
   const std::string host = HostName();
   host.copy(own.host, sizeof own.host - 1);
+  const std::exception_ptr refusal = ThrownBy(check);
+  if (refusal) SayOn(own, refusal);
   const std::vector<Ticket> tickets = Gathered(options, own);
+  if (refusal) std::rethrow_exception(refusal);
+  RequireTheirTickets(tickets);
+  RequireNoneRefuses(tickets);
   RequireOneHost(tickets);
   RequireOneLibrary(tickets);
   if (const auto elsewhere = [&](const Ticket& t) { return t.process != own.process; };
@@ -144,21 +184,31 @@ std::unique_ptr<CommFactory> Meet(const mr_run_options& options) {
 
 }  // namespace
 
-std::unique_ptr<CommFactory> MeetOtherRanks(const mr_run_options& options) {
-  if (options.mpi == nullptr) return Meet(options);
-  if (options.exchange != nullptr || options.rank != 0 || options.world != 1)
-    throw CallError(MR_INVALID_ARGUMENT,
-                    fmt::format("options.mpi is not NULL, and rank {}, world {}, exchange {}: with "
-                                "MPI they are 0, 0 and NULL",
-                                options.rank, options.world,
-                                options.exchange == nullptr ? "NULL" : "not NULL"));
-  MpiExchange mpi(ReadSized(options.mpi, "options.mpi"));
+std::unique_ptr<CommFactory> MeetOtherRanks(const mr_run_options& options,
+                                            const std::function<void()>& check) {
+  if (options.mpi == nullptr) return Meet(options, check);
+  const auto own = [&] {
+    if (options.exchange != nullptr || options.rank != 0 || options.world != 1)
+      throw CallError(MR_INVALID_ARGUMENT,
+                      fmt::format("options.mpi is not NULL, and rank {}, world {}, exchange {}: "
+                                  "with MPI they are 0, 0 and NULL",
+                                  options.rank, options.world,
+                                  options.exchange == nullptr ? "NULL" : "not NULL"));
+    check();
+  };
+  std::optional<MpiExchange> mpi;
+  try {
+    mpi.emplace(ReadSized(options.mpi, "options.mpi"));
+  } catch (...) {
+    own();  // what is wrong with the arguments comes first; nobody can be told
+    throw;
+  }
   mr_run_options met = options;
-  met.rank = mpi.rank();
-  met.world = mpi.world();
+  met.rank = mpi->rank();
+  met.world = mpi->world();
   met.exchange = MpiExchange::Exchange;
-  met.user = &mpi;
-  return Meet(met);
+  met.user = &*mpi;
+  return Meet(met, own);
 }
 
 }  // namespace millrace

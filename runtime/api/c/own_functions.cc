@@ -20,22 +20,30 @@ void RequirePointer(const void* pointer, const char* name) {
   if (pointer == nullptr) throw CallError(MR_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
 }
 
-mr_run_options CheckedOptions(const mr_run_options* given) {
+void Require(bool holds, const std::string& text) {
+  if (!holds) throw CallError(MR_INVALID_ARGUMENT, text);
+}
+
+// A rank that refuses these cannot tell its peers: it does not know which one it is. With MPI it
+// does, whatever it says itself.
+mr_run_options OptionsWithRank(const mr_run_options* given) {
   mr_run_options options = ReadSized(given, "options");
-  const auto require = [](bool holds, const std::string& text) {
-    if (!holds) throw CallError(MR_INVALID_ARGUMENT, text);
-  };
-  RequirePointer(options.config, "options.config");
   if (options.world == 0) options.world = 1;
-  require(options.world > 0, fmt::format("options.world is {}", options.world));
-  require(options.rank >= 0 && options.rank < options.world,
+  if (options.mpi != nullptr) return options;
+  Require(options.world > 0, fmt::format("options.world is {}", options.world));
+  Require(options.rank >= 0 && options.rank < options.world,
           fmt::format("options.rank is {}, of a world of {}", options.rank, options.world));
-  require(options.use_data == 0 || options.use_data == 1,
-          fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
-  require(options.use_inference == 0 || options.use_inference == 1,
-          fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
-  require(options.device >= 0, fmt::format("options.device is {}", options.device));
   return options;
+}
+
+// The rest, of which all ranks hear.
+void CheckOptions(const mr_run_options& options) {
+  RequirePointer(options.config, "options.config");
+  Require(options.use_data == 0 || options.use_data == 1,
+          fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
+  Require(options.use_inference == 0 || options.use_inference == 1,
+          fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
+  Require(options.device >= 0, fmt::format("options.device is {}", options.device));
 }
 
 std::string TextOrNone(const char* text) { return text == nullptr ? "" : text; }
@@ -52,10 +60,13 @@ mr_status* OfRun(mr_run* run, F&& work) {
 mr_status* OwnCreate(const mr_run_options* options, mr_run** out) {
   if (out != nullptr) *out = nullptr;
   return Guarded([&] {
-    RequirePointer(out, "out");
-    const mr_run_options whole = CheckedOptions(options);
+    const mr_run_options whole = OptionsWithRank(options);
     const DeviceOfThread thread;  // also of what a run that does not come about takes down
-    *out = NewHandle(std::make_shared<LinkedRun>(whole));
+    auto run = std::make_shared<LinkedRun>(whole, [&] {
+      RequirePointer(out, "out");
+      CheckOptions(whole);
+    });
+    *out = NewHandle(std::move(run));
   });
 }
 

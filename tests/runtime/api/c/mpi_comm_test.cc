@@ -44,6 +44,25 @@ TEST_CASE("a run has the ranks of the program's communicator", "[api][c]") {
   MPI_Comm_free(&alone);
 }
 
+TEST_CASE("options that one rank of a communicator refuses, all refuse", "[api][c]") {
+  int rank = -1, world = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &world);
+  const std::string config = TinyConfig();
+  const mr_mpi mpi = Sized<mr_mpi>();
+  for (const bool of_mpi : {true, false}) {
+    mr_run_options options = OptionsOf(config);
+    options.mpi = &mpi;
+    if (rank == 1) (of_mpi ? options.rank : options.use_data) = 9;
+    const Outcome refused = Linked(options).created();
+    CAPTURE(rank, of_mpi, refused.message);
+    REQUIRE(refused.code == MR_INVALID_ARGUMENT);
+    const std::string words =
+        of_mpi ? "options.mpi is not NULL, and rank 9" : "options.use_data is 9";
+    REQUIRE(refused.message.starts_with((rank == 1 ? "" : "rank 1: ") + words));
+  }
+}
+
 }  // namespace
 }  // namespace millrace::test
 

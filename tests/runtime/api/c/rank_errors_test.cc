@@ -5,6 +5,8 @@
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "tests/runtime/api/c/rank_threads.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -13,6 +15,55 @@ namespace millrace::test {
 namespace {
 
 using Catch::Matchers::Contains;
+
+// Its peers are in their exchange, and would wait for it.
+TEST_CASE("options that one rank refuses end mr_run_create on all", "[api][c][ranks]") {
+  struct Wrong {
+    std::function<void(mr_run_options&)> make;
+    std::string words;
+  };
+  const std::vector<Wrong> all = {
+      {[](mr_run_options& options) { options.config = nullptr; }, "options.config is NULL"},
+      {[](mr_run_options& options) { options.use_data = 2; }, "options.use_data is 2"},
+      {[](mr_run_options& options) { options.use_inference = -1; }, "options.use_inference is -1"},
+      {[](mr_run_options& options) { options.device = -1; }, "options.device is -1"},
+      {{}, "out is NULL"},
+  };
+  const std::string config = TinyConfig();
+  for (const Wrong& wrong : all)
+    for (const int mistaken : {0, 1, 2}) {
+      Hall hall(3);
+      std::vector<Outcome> outcomes(3);
+      std::vector<int> calls(3);
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < 3; ++rank)
+        threads.emplace_back([&, rank] {
+          Hall::Seat seat{&hall, rank, [&calls, rank](int, char*, size_t) {
+                            ++calls[rank];
+                            return static_cast<mr_status*>(nullptr);
+                          }};
+          mr_run_options options = OptionsOf(config);
+          options.rank = rank;
+          options.world = 3;
+          options.user = &seat;
+          options.exchange = Hall::Exchange;
+          if (rank == mistaken && wrong.make) wrong.make(options);
+          mr_run* run = nullptr;
+          outcomes[rank] =
+              Take(mr_run_create(&options, rank == mistaken && !wrong.make ? nullptr : &run));
+          mr_status_free(mr_run_destroy(run));
+          if (calls[rank] == 0) hall.Leave();
+        });
+      for (std::thread& thread : threads) thread.join();
+      for (int rank = 0; rank < 3; ++rank) {
+        CAPTURE(wrong.words, mistaken, rank, outcomes[rank].message);
+        CHECK(calls[rank] == 1);
+        CHECK(outcomes[rank].code == MR_INVALID_ARGUMENT);
+        const std::string by = rank == mistaken ? "" : fmt::format("rank {}: ", mistaken);
+        CHECK(outcomes[rank].message.starts_with(by + wrong.words));
+      }
+    }
+}
 
 // What a rank alone reads of the run's own data, and cannot.
 TEST_CASE("data that one rank cannot read is an error on all at once, and the run goes on",

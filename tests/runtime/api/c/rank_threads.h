@@ -1,6 +1,7 @@
 // Ranks that are threads of a program, which find each other by an all-gather of its own.
 #pragma once
 
+#include <atomic>
 #include <barrier>
 #include <cstring>
 #include <functional>
@@ -32,6 +33,7 @@ class Hall {
     const size_t all = each * static_cast<size_t>(hall.world_);
     if (seat.rank == 0) hall.board_.resize(all);
     hall.here_.arrive_and_wait();
+    if (hall.left_) return mr_status_new(MR_TIMEOUT, "a rank has left");
     std::memcpy(hall.board_.data() + each * static_cast<size_t>(seat.rank),
                 bytes + each * static_cast<size_t>(seat.rank), each);
     hall.here_.arrive_and_wait();
@@ -40,8 +42,15 @@ class Hall {
     return seat.then ? seat.then(seat.calls++, bytes, each) : nullptr;
   }
 
+  // Of a rank that never comes: the others' call ends, where in a program it would wait.
+  void Leave() {
+    left_ = true;
+    here_.arrive_and_drop();
+  }
+
  private:
   const int world_;
+  std::atomic<bool> left_ = false;
   std::barrier<> here_;
   std::vector<char> board_;
 };
