@@ -7,6 +7,10 @@
 
 namespace millrace {
 
+GeneratorOptions PromptsFirst(const TokenModelLimits& limits) {
+  return {.prefill_tokens = limits.slots * limits.max_length};
+}
+
 std::vector<GeneratedAnswer> GenerateAll(
     Generator& generator, std::span<const GenerationRequest> requests,
     const std::function<void(size_t request, const GenerationEvent&)>& on_event) {

@@ -24,6 +24,11 @@ struct GeneratedAnswer {
   std::vector<GeneratedSample> samples;  // in order
 };
 
+// For a list of which nobody waits for a token alone: prompts are cached as soon as there is room
+// for them. By one piece of a prompt each step, the first sequences would decode in steps that are
+// almost empty, and cost what full ones do.
+GeneratorOptions PromptsFirst(const TokenModelLimits& limits);
+
 // Runs all requests through a generator that has no others, as many as its queue takes at a time;
 // answers in the order of requests. `on_event` (or none) sees each event as it comes, with the
 // index of its request, and may cancel.

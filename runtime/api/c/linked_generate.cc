@@ -98,7 +98,8 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
   Touch([&] {
     const PhaseScope phase = session_->Phase(RunPhase::kGenerating);
     generates_->Enter();  // the weights of now
-    Generator generator(*generates_);
+    Generator generator(*generates_,
+                        on_event ? GeneratorOptions{} : PromptsFirst(generates_->limits()));
     generator.SetWeightVersion(version_);
     try {
       answers = GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {

@@ -338,6 +338,23 @@ TEST_CASE("a list of requests longer than the queue is answered in its order", "
   CHECK(refused < 40);
 }
 
+TEST_CASE("of a whole list, steps of decode are full from the first one on", "[infer]") {
+  const TokenModelLimits limits = Limits(6, 60, 4, 40, 4);
+  const std::vector<GenerationRequest> requests(6, Request(std::vector<int32_t>(7, 3), 10));
+  const auto calls = [&](const GeneratorOptions& options) {
+    CheckingTokenModel model(limits);
+    Generator generator(model, options);
+    std::string made;
+    model.before = [&](char call) { made += call; };
+    GenerateAll(generator, requests);
+    return made;
+  };
+  // Two pieces of each prompt; the last one draws the first token.
+  CHECK(calls(PromptsFirst(limits)) == std::string(12, 'p') + std::string(9, 'd'));
+  const std::string mixed = calls({});
+  CHECK(std::count(mixed.begin(), mixed.end(), 'd') > 9);
+}
+
 TEST_CASE("a prompt's own tokens are scored, of the first sample, and nothing else changes",
           "[infer]") {
   CheckingTokenModel model(Limits(3, 60, 4, 40, 6));
