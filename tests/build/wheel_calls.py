@@ -1,4 +1,5 @@
 """What the package takes for tokens and other arguments, what its exceptions are, and when a run ends."""
+import array
 import gc
 import os
 import signal
@@ -32,6 +33,23 @@ class Calls(WheelCase):
         with self.assertRaisesRegex(millrace.InvalidArgument, 'use_data'):
             self.run_.step()
         self.assertEqual(self.run_.info.step, 0)
+
+    def test_values_of_targets_are_lists_or_buffers(self):
+        told = [[0.25 * row + 0.125 * column for column in range(4)] for row in range(3)]
+
+        def buffer(dtype, shape=(3, 4)):
+            return memoryview(array.array(dtype, sum(told, []))).cast('B').cast(dtype, shape)
+
+        losses = set()
+        for weights in told, [tuple(row) for row in told], buffer('f'), buffer('d'), buffer('f').toreadonly():
+            with millrace.Run(dict(CONFIG, train=dict(CONFIG['train'], loss_weights=True))) as run:
+                run.init()
+                losses.add(run.step(rows(), weights=weights).loss)
+                for wrong in told[:2], buffer('f', (4, 3)), buffer('f', (2, 6)):
+                    with self.assertRaisesRegex(millrace.InvalidArgument, r'weights need the shape \[3, 4\]'):
+                        run.step(rows(), weights=wrong)
+        self.assertEqual(len(losses), 1)
+        self.assertNotEqual(losses, {self.run_.step(rows()).loss})
 
     def test_errors_have_code_and_pointer(self):
         with self.assertRaises(millrace.ConfigError) as raised:
