@@ -1,5 +1,6 @@
 """libmillrace_cuda.so as it is built and installed: what it needs and exports, and who hears where there is no GPU."""
 import ctypes
+import glob
 import json
 import os
 import re
@@ -10,16 +11,18 @@ from cuda_library_test import ON_CUDA, TINY, TWO_RANKS, Options, package_says, s
 from library_test import LIBRARY, run
 
 BUILT = 'runtime/api/c/libmillrace_cuda.so'
+LOADER = '/lib64/ld-linux-x86-64.so.2'
 
 
 class BuiltCudaLibrary(unittest.TestCase):
 
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get('TEST_TMPDIR'))
-        self.addCleanup(folder.cleanup)
-        self.tree = os.path.join(folder.name, 'tree')
-        run('tools/lib/package/library.sh', self.tree, LIBRARY, BUILT)
-        self.file = self.tree + '/lib/libmillrace_cuda.so'
+        cls.addClassCleanup(folder.cleanup)
+        cls.tree = os.path.join(folder.name, 'tree')
+        run('tools/lib/package/library.sh', cls.tree, LIBRARY, BUILT, timeout=300)
+        cls.file = cls.tree + '/lib/libmillrace_cuda.so'
 
     def test_it_needs_glibc_and_three_libraries_of_nvidias(self):
         dynamic = run('readelf', '-d', self.file)
@@ -55,6 +58,34 @@ class BuiltCudaLibrary(unittest.TestCase):
             self.assertEqual(failed[0], 77)
             self.assertRegex(failed[2], b'no GPU is visible here: ')
         self.assertIsNone(library.mr_init(here))
+
+    def test_its_wheel_serves_a_python_that_has_no_cuda(self):
+        wheel, = os.listdir(self.tree + '/wheel')
+        self.assertRegex(wheel, r'^millrace-0\.1\.\d+\+cu\d+-py3-none-manylinux_2_\d+_x86_64\.whl$')
+        venv = os.path.join(self.tree, 'venv')
+        run('python3', '-m', 'venv', venv)
+        run(venv + '/bin/python', '-m', 'pip', 'install', '--quiet', '--no-index', '--disable-pip-version-check', self.tree + '/wheel/' + wheel,
+            home=self.tree, timeout=300)
+        packages, = glob.glob(venv + '/lib/python3*/site-packages')
+        self.assertTrue(os.path.exists(packages + '/millrace/libmillrace_cuda.so'))
+        # CUDA's libraries may be here: a loader without its cache looks in the system's own folders alone, and where the library was built.
+        self.hide_where_it_was_built(packages + '/millrace/libmillrace_cuda.so')
+        bare = [LOADER, '--inhibit-cache', '--library-path', '/lib/x86_64-linux-gnu', os.path.realpath(venv + '/bin/python'), '-B']
+        environment = {'PYTHONPATH': packages, 'PYTHONNOUSERSITE': '1'}
+        said = run(*bare, os.path.abspath('tools/examples/python/train.py'), env=environment)
+        self.assertRegex(said, r'^Millrace 0\.1\.\d+: loss 4\.\d+ -> [01]\.\d+ in 60 steps\n')
+        said = run(*bare, '-c', 'import millrace\ntry:\n    millrace.Run(%r)\nexcept millrace.Unsupported as error:\n    print(error)' % ON_CUDA.decode(),
+                   env=environment)
+        self.assertRegex(said, r'libmillrace_cuda\.so.*lib(cublasLt|cudnn|nccl)\.so\.\d+: cannot open shared object file')
+
+    def hide_where_it_was_built(self, library):
+        folders = ''.join(re.findall(r'\((?:RUNPATH|RPATH)\).*\[(.*)\]', run('readelf', '-d', library))).encode()
+        if folders:
+            with open(library, 'rb') as f:
+                content = f.read()
+            self.assertEqual(content.count(folders + b'\0'), 1)
+            with open(library, 'wb') as f:
+                f.write(content.replace(folders + b'\0', b'/' + b'x' * (len(folders) - 1) + b'\0'))
 
     def test_ranks_of_both_libraries_refuse_together(self):
         said = package_says(os.path.join(self.tree, 'package'), BUILT, 'BACKENDS = "cpu", "cuda"' + TWO_RANKS).splitlines()

@@ -34,7 +34,7 @@ Fill millrace-config.cmake.in lib/cmake/millrace/millrace-config.cmake
 Fill millrace-config-version.cmake.in lib/cmake/millrace/millrace-config-version.cmake
 install -m 644 runtime/api/c/README.md "$prefix/share/doc/millrace/README.md"
 
-python3 -B "$here/wheel.py" "$prefix/lib/$soname" "$version" "$prefix/wheel"
+python3 -B "$here/wheel.py" "$prefix/lib/$soname" "$version" "$prefix/wheel" ${cuda_library:+"$prefix/lib/libmillrace_cuda.so"}
 python3 -B -c 'import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 library.mr_config_schema.restype = ctypes.c_char_p

@@ -1,7 +1,8 @@
-"""wheel.py LIBRARY VERSION FOLDER: the wheel of the Python package in runtime/api/python with the library in it.
+"""wheel.py LIBRARY VERSION FOLDER [CUDA_LIBRARY]: the wheel of the Python package in runtime/api/python with the library in it, and beside it that for CUDA.
 
 One wheel serves every Python 3.8 or newer: the package speaks to the library by ctypes. Its platform tag is the oldest glibc that the
-library's symbol versions ask for (PEP 600). The same input gives the same bytes.
+libraries' symbol versions ask for (PEP 600). With CUDA it is another wheel of the same version, 0.1.0+cu13: of CUDA's own libraries, which are opened
+when a run asks for a GPU, those of the machine serve. The same input gives the same bytes.
 """
 import base64
 import hashlib
@@ -15,31 +16,53 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 SOURCES = os.path.join(ROOT, 'runtime/api/python/millrace')
 
 
-def platform_tag(library):
-    """manylinux_2_34_x86_64, of a library that needs glibc 2.34 and nothing that glibc and gcc do not bring."""
+EVERYWHERE = {'libc.so.6', 'libm.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'}
+OF_CUDA = re.compile(r'lib(cublasLt|cudnn|nccl)\.so\.(\d+)$')
+
+
+def needed(library):
     dynamic = subprocess.run(['readelf', '-d', library], check=True, stdout=subprocess.PIPE).stdout.decode()
-    needed = set(re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic))
-    allowed = {'libc.so.6', 'libm.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'}
-    if not needed <= allowed:
-        sys.exit('wheel: the library needs %s, which not every system has' % ', '.join(sorted(needed - allowed)))
+    return set(re.findall(r'\(NEEDED\).*\[(.*)\]', dynamic)) - EVERYWHERE
+
+
+def newest_glibc(library):
     versions = subprocess.run(['readelf', '-V', '--wide', library], check=True, stdout=subprocess.PIPE).stdout.decode()
-    newest = max(tuple(map(int, found.split('.'))) for found in re.findall(r'Name: GLIBC_([0-9.]+)', versions))
-    return 'manylinux_%d_%d_x86_64' % newest[:2]
+    return max(tuple(map(int, found.split('.'))) for found in re.findall(r'Name: GLIBC_([0-9.]+)', versions))
 
 
-def build(library, version, folder):
-    tag = 'py3-none-' + platform_tag(library)
+def platform_tag(libraries):
+    """manylinux_2_34_x86_64, of libraries that need glibc 2.34 and nothing that glibc, gcc and CUDA do not bring."""
+    of_cuda = {name for name in needed(libraries[-1]) if OF_CUDA.match(name)} if len(libraries) > 1 else set()
+    more = set().union(*map(needed, libraries)) - of_cuda
+    if more:
+        sys.exit('wheel: the library needs %s, which not every system has' % ', '.join(sorted(more)))
+    return 'manylinux_%d_%d_x86_64' % max(map(newest_glibc, libraries))[:2]
+
+
+def cuda_version(library):
+    """13, of a library that needs libcublasLt.so.13."""
+    version, = (found.group(2) for found in map(OF_CUDA.match, needed(library)) if found and found.group(1) == 'cublasLt')
+    return version
+
+
+def build(library, version, folder, cuda_library=None):
+    libraries = {'millrace/libmillrace.so': library}
+    if cuda_library:
+        libraries['millrace/libmillrace_cuda.so'] = cuda_library
+        version += '+cu' + cuda_version(cuda_library)
+    tag = 'py3-none-' + platform_tag(list(libraries.values()))
     info = 'millrace-%s.dist-info' % version
     files = {}
     for name in sorted(os.listdir(SOURCES)):
         if name.endswith(('.py', '.typed')):
             with open(os.path.join(SOURCES, name), 'rb') as source:
                 files['millrace/' + name] = source.read()
-    with open(library, 'rb') as source:
-        files['millrace/libmillrace.so'] = source.read()
+    for name, path in libraries.items():
+        with open(path, 'rb') as source:
+            files[name] = source.read()
     files[info + '/METADATA'] = (
-        'Metadata-Version: 2.1\nName: millrace\nVersion: %s\nSummary: Training runtime for transformers, on the CPU\n'
-        'Requires-Python: >=3.8\n' % version).encode()
+        'Metadata-Version: 2.1\nName: millrace\nVersion: %s\nSummary: Training runtime for transformers, on the CPU%s\n'
+        'Requires-Python: >=3.8\n' % (version, ' and on NVIDIA GPUs' if cuda_library else '')).encode()
     files[info + '/WHEEL'] = ('Wheel-Version: 1.0\nGenerator: millrace wheel.py\nRoot-Is-Purelib: false\nTag: %s\n' % tag).encode()
     record = ''
     for name, content in files.items():
