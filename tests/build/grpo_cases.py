@@ -1,5 +1,8 @@
 """tools/examples/grpo in an environment that has Millrace's wheel and nothing else: what it learns, and from what."""
+import contextlib
 import ctypes
+import io
+import json
 import os
 import statistics
 import sys
@@ -10,6 +13,7 @@ import millrace
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), 'tools/examples/grpo'))
 import grpo  # noqa: E402
+import large  # noqa: E402
 
 of_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
 
@@ -136,6 +140,32 @@ class Loop(unittest.TestCase):
         self.assertEqual(len(set(learned) | set(held_out)), 10000)
         self.assertEqual(len(held_out), 200)
         self.assertEqual([grpo.reward('7302>', answer) for answer in ('0237.', '0237', '7302.', '00237.')], [1.0, 0.0, 0.0, 0.0])
+
+
+class Larger(unittest.TestCase):
+    """large.py, whose model need not be large: old log-probabilities are those of score(), as on a GPU."""
+
+    def test_a_model_of_a_file_learns_by_scores(self):
+        model = {'family': 'llama', 'layers': 2, 'd_model': 64, 'heads': 4, 'ffn': 128, 'vocab': 256, 'tied': True}
+        said = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
+            with open(folder + '/model.json', 'w', encoding='utf-8') as f:
+                json.dump({'model': model}, f)
+            large.main([folder + '/model.json', '--backend', 'cpu', '--prompts', '8', '--prompt-tokens', '6', '--answer-tokens', '10', '--micro-batch', '16',
+                        '--iterations', '2', '--steps', '20', '--lr', '0.001'])
+        start, *steps, turn = map(json.loads, said.getvalue().splitlines())
+        self.assertEqual((len(steps), turn), (20, {'turn': 20}))
+        self.assertGreater(start['arena_bytes'], 16 * start['parameters'])
+        for number, step in enumerate(steps):
+            first, second = step['policy']
+            self.assertEqual((step['step'], step['drawn_by']), (number, 2 * number + 1))
+            self.assertEqual(first, {'clip_fraction': 0, 'ratio': 1, 'kl': 0})
+            self.assertGreater(second['kl'], 0)
+            # Advantages of a group have no sum, nor has the loss at ratio 1.
+            self.assertLess(abs(step['losses'][0]), 1e-7)
+            self.assertAlmostEqual(step['step_s'], sum(step[part] for part in step if part.endswith('_s') and part != 'step_s'))
+        rewards = [step['reward'] for step in steps]
+        self.assertGreater(statistics.fmean(rewards[-5:]), statistics.fmean(rewards[:5]) + 0.05)
 
 
 class Learning(unittest.TestCase):

@@ -18,13 +18,14 @@ LENGTH, LONGEST, STOP = 10, 5, ord('.')  # bytes of a problem with its answer, o
 PROMPTS, GROUP = 16, 8  # of a rollout; TRL's num_generations is 8
 
 
-def config(seed, rows, steps, lr, **train):
+def config(seed, rows, steps, lr, backend='cpu', **train):
     return {
         'model': {'family': 'llama', 'layers': 2, 'd_model': 64, 'heads': 4, 'ffn': 128, 'vocab': 256, 'tied': True, 'seq_len': LENGTH},
         'train': dict(train, seed=seed, steps=steps, micro_batch=rows, accumulate=1, loss_weights=True),
         # As transformers has it, and so TRL: a learning rate that falls to 0, no weight decay, gradients clipped to a norm of 1.
         'optimizer': {'lr': lr, 'betas': [0.9, 0.999], 'weight_decay': 0.0, 'clip': 1.0, 'schedule': {'kind': 'wsd', 'decay_steps': steps}},
         'inference': {'slots': PROMPTS * GROUP, 'page_tokens': LENGTH, 'prefill': LENGTH - LONGEST, 'decode': [PROMPTS, PROMPTS * GROUP]},
+        'execution': {'backend': backend},
     }
 
 
@@ -63,11 +64,19 @@ def rollout(run, problems, seed) -> List[Sample]:
         millrace.Request(prompt=list(problem.encode()), max_tokens=LONGEST, samples=GROUP, seed=seed + number, stop_tokens=[STOP])
         for number, problem in enumerate(problems)
     ])
+    if run.config['execution']['backend'] == 'cuda':
+        answers = scored(run, [problem for problem in problems for _ in range(GROUP)], answers)
     samples = []
     for problem, group in zip(problems, (answers[i:i + GROUP] for i in range(0, len(answers), GROUP))):
         rewards = [reward(problem, bytes(answer.tokens).decode('latin-1')) for answer in group]
         samples += map(Sample, [problem] * GROUP, group, rewards, group_advantages(rewards))
     return samples
+
+
+def scored(run, problems, answers):
+    """The answers with log-probabilities of the training forward, which those of decode equal to the bit on the CPU alone."""
+    scores = run.score([tokens_of(problem, answer.tokens) for problem, answer in zip(problems, answers)]).logprobs.tolist()
+    return [answer._replace(logprobs=row[len(problem) - 1:][:len(answer.tokens)]) for problem, answer, row in zip(problems, answers, scores)]
 
 
 def on_targets(problem, values):
@@ -107,10 +116,10 @@ def accuracy(run, problems):
     return statistics.fmean(reward(problem, bytes(answer.tokens).decode('latin-1')) for problem, answer in zip(problems, answers))
 
 
-def pretrain(folder, seed, steps, copied=0.5):
+def pretrain(folder, seed, steps, copied=0.5, backend='cpu'):
     """Supervised steps on answers of which the share `copied` is not sorted; leaves a Hugging Face folder."""
     draw, (problems, _) = random.Random(seed), all_problems()
-    with millrace.Run(config(seed, 64, steps, lr=0.003)) as run:
+    with millrace.Run(config(seed, 64, steps, 0.003, backend)) as run:
         run.init()
         for _ in range(steps):
             rows = []
@@ -150,10 +159,11 @@ def main(arguments=None):
     parser.add_argument('--steps', type=int, default=80, help='rollouts')
     parser.add_argument('--iterations', type=int, default=1, help="updates by each rollout, TRL's num_iterations")
     parser.add_argument('--lr', type=float, default=0.0005, help='of GRPO (TRL: 1e-6, for models of another size)')
+    parser.add_argument('--backend', default='cpu', choices=('cpu', 'cuda'), help='cuda: the wheel with CUDA; old log-probabilities are then of score()')
     a = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        pretrain(folder + '/start', a.seed, a.pretrain)
-        policy = config(a.seed, PROMPTS * GROUP, a.steps * a.iterations, a.lr, loss='policy_gradient')
+        pretrain(folder + '/start', a.seed, a.pretrain, backend=a.backend)
+        policy = config(a.seed, PROMPTS * GROUP, a.steps * a.iterations, a.lr, a.backend, loss='policy_gradient')
         with millrace.Run(policy, use_inference=True) as run:
             run.import_weights(folder + '/start')
             start, end, figures = train(run, a.seed, a.steps, a.iterations, print)
