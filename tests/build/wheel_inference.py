@@ -41,6 +41,8 @@ class Inference(WheelCase):
         run = self.inference_run()
         scores = run.score(rows())
         self.assertEqual((scores.logprobs.shape, scores.likeliest.shape), ((3, 4), (3, 4)))
+        alone = run.score(rows(), likeliest=False)
+        self.assertEqual((alone.logprobs.tolist(), alone.likeliest), (scores.logprobs.tolist(), None))
         mean = -sum(map(sum, scores.logprobs.tolist())) / 12
         self.assertAlmostEqual(mean, run.evaluate(rows()).loss, places=12)
         greedy = run.generate([millrace.Request(prompt=[row[0]], max_tokens=3, temperature=0) for row in rows()])

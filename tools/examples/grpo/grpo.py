@@ -75,7 +75,7 @@ def rollout(run, problems, seed) -> List[Sample]:
 
 def scored(run, problems, answers):
     """The answers with log-probabilities of the training forward, which those of decode equal to the bit on the CPU alone."""
-    scores = run.score([tokens_of(problem, answer.tokens) for problem, answer in zip(problems, answers)]).logprobs.tolist()
+    scores = run.score([tokens_of(problem, answer.tokens) for problem, answer in zip(problems, answers)], likeliest=False).logprobs.tolist()
     return [answer._replace(logprobs=row[len(problem) - 1:][:len(answer.tokens)]) for problem, answer, row in zip(problems, answers, scores)]
 
 

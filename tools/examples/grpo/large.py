@@ -69,7 +69,7 @@ def one_step(run, a, step):
     counts = even.rows_of([[0.0] * before + [1.0] * answer + [0.0]] * len(answers), columns, 'f')
     told = even.rows_of([[value] * columns for value in advantages], columns, 'f')
     clock.lap('rows_s')
-    old = even.rows_of(run.score(tokens).logprobs.tolist(), columns, 'f')
+    old = even.rows_of(run.score(tokens, likeliest=False).logprobs.tolist(), columns, 'f')
     clock.lap('score_s')
     results = [run.step(tokens, weights=counts, advantages=told, old_logprobs=old) for _ in range(a.iterations)]
     clock.lap('train_s')

@@ -45,7 +45,7 @@ class Evaluation(NamedTuple):
 class Scores(NamedTuple):
     """Of targets: 2-D memoryviews, [rows, seq_len], which numpy.asarray takes without a copy."""
     logprobs: memoryview  # float64: of each target, given the tokens before it
-    likeliest: memoryview  # int32: the token that the model finds likeliest there; -1: numbers are not finite
+    likeliest: Optional[memoryview]  # int32: the token that the model finds likeliest there; -1: numbers are not finite. None: not asked for
 
 
 class Info(NamedTuple):
@@ -261,17 +261,21 @@ class Run:
         check(LIBRARY.mr_evaluate(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
         return Evaluation(result.loss, result.targets)
 
-    def score(self, tokens: Any) -> Scores:
-        """The log-probability of each target of a multiple of info.eval_sequences rows, with the bits of training. Needs use_inference."""
+    def score(self, tokens: Any, *, likeliest: bool = True) -> Scores:
+        """The log-probability of each target of a multiple of info.eval_sequences rows, with the bits of training, and the likeliest token in its
+        place. Needs use_inference."""
         given = _Tokens(tokens, self._columns)
         columns = self._columns - 1
         count = given.batch.sequences * columns
-        logprobs, likeliest = array.array('d', bytes(8 * count)), array.array('i', bytes(4 * count))
-        check(
-            LIBRARY.mr_score_likeliest(self._handle, ctypes.byref(given.batch), (ctypes.c_double * count).from_buffer(logprobs),
-                                       (ctypes.c_int32 * count).from_buffer(likeliest), count))
         shape = [given.batch.sequences, columns]
-        return Scores(memoryview(logprobs).cast('B').cast('d', shape), memoryview(likeliest).cast('B').cast('i', shape))
+        logprobs = array.array('d', bytes(8 * count))
+        to = (ctypes.c_double * count).from_buffer(logprobs)
+        if not likeliest:
+            check(LIBRARY.mr_score(self._handle, ctypes.byref(given.batch), to, count))
+            return Scores(memoryview(logprobs).cast('B').cast('d', shape), None)
+        found = array.array('i', bytes(4 * count))
+        check(LIBRARY.mr_score_likeliest(self._handle, ctypes.byref(given.batch), to, (ctypes.c_int32 * count).from_buffer(found), count))
+        return Scores(memoryview(logprobs).cast('B').cast('d', shape), memoryview(found).cast('B').cast('i', shape))
 
     def generate(self, requests: Sequence[Request]) -> List[Answer]:
         """Answers to all requests, batched; of a request its samples follow each other. Needs use_inference."""
