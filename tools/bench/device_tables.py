@@ -65,6 +65,32 @@ def prefill(folder):
             "Steps of decode as above, by both in turn:", "", *table(["decode", "batch", "before, ms", "ms a step", "before / ms", "tokens/s"], steps)]
 
 
+GRPO_PARTS = ("sample_s", "score_s", "train_s", "step_s")
+
+
+def grpo(folder):
+    """Steps of GRPO by ours and by a loop of transformers in turn; and how rewards go, on a GPU and on the CPU."""
+    data = load(folder / "grpo_h100.json")
+    lines = []
+    for case in data["cases"]:
+        ours, peer = ([row for row in case["sides"][name]["rows"] if row["step"] > 0] for name in ("millrace", "torch"))
+        for name, rows in (("Millrace", ours), ("transformers", peer)):
+            memory = max(row["allocated_bytes"] for row in rows) if rows is peer else case["sides"]["millrace"]["start"]["arena_bytes"]
+            firsts = [row["policy"][0]["ratio"] if "policy" in row else row["ratios"][0] for row in rows]
+            lines.append([f"{case['case']}, {name}", *(spread([1e3 * row[part] for row in rows], "{:,.0f}") for part in GRPO_PARTS), f"{memory / 2**30:.1f}",
+                          f"{min(firsts):.6g} to {max(firsts):.6g}" if min(firsts) != max(firsts) else f"{firsts[0]:.6g}", str(len(rows))])
+        times = [results.quantile([row[part] for row in peer], 0.5) / results.quantile([row[part] for row in ours], 0.5) for part in GRPO_PARTS]
+        lines.append([f"{case['case']}, times as fast", *(f"{x:.2f}" for x in times), "", "", ""])
+    curves = []
+    for name, run in data["sort"].items():
+        tenths = [statistics.fmean(run["rewards"][at:at + 10]) for at in range(0, 80, 10)]
+        curves.append([name, *(f"{mean:.3f}" for mean in tenths), f"{run['start']:.3f} to {run['end']:.3f}", f"{max(run['off']):.0e}"])
+    return [f"`{data['command']}`, {data['device']}, of \"{data['sources']}\", {data['date']}: {data['what']}", "",
+            *table(["", "sample, ms", "score, ms", "train, ms", "step, ms", "GiB", "ratio of the update", "steps"], lines), "",
+            f"`{data['sort_command']}` in another call on such a card, of the same sources: means of rewards by ten rollouts, and the accuracy on held-out problems.", "",
+            *table(["device", *(f"to {to}" for to in range(10, 81, 10)), "accuracy", "off the loss at ratio 1"], curves)]
+
+
 PRODUCTS = {"forward": "forward_tflops", "input gradient": "input_gradient_tflops", "weight gradient, bf16": "weight_gradient_tflops"}
 
 
