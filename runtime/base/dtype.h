@@ -1,5 +1,5 @@
-// Element types, and bfloat16 as storage: every computation on it happens in float. The formats of
-// 8 bits are float8.h's.
+// Element types, and bfloat16 as storage: every computation on it happens in float. IEEE's half is
+// float16.h's, the formats of 8 bits are float8.h's.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kI64, kU8, kE4M3, kE5M2 };
+enum class DType : uint8_t { kF32, kBF16, kF64, kI32, kI64, kU8, kE4M3, kE5M2, kF16 };
 
 constexpr int64_t Bytes(DType dtype) noexcept {
   switch (dtype) {
@@ -18,6 +18,7 @@ constexpr int64_t Bytes(DType dtype) noexcept {
     case DType::kE5M2:
       return 1;
     case DType::kBF16:
+    case DType::kF16:
       return 2;
     case DType::kF32:
     case DType::kI32:
@@ -47,13 +48,15 @@ constexpr std::string_view Name(DType dtype) noexcept {
       return "e4m3";
     case DType::kE5M2:
       return "e5m2";
+    case DType::kF16:
+      return "f16";
   }
   return "?";
 }
 
 constexpr std::optional<DType> DTypeFromName(std::string_view name) noexcept {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32, DType::kI64,
-                            DType::kU8, DType::kE4M3, DType::kE5M2})
+                            DType::kU8, DType::kE4M3, DType::kE5M2, DType::kF16})
     if (Name(dtype) == name) return dtype;
   return std::nullopt;
 }
@@ -79,6 +82,11 @@ constexpr BFloat16 ToBFloat16(float value) noexcept {
   const uint32_t quiet_nan = (bits >> 16) | 0x40u;
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   return BFloat16{static_cast<uint16_t>(is_nan ? quiet_nan : rounded)};
+}
+
+// What tensor cores multiply at one rate.
+constexpr bool IsFloatOf16Bits(DType dtype) noexcept {
+  return dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
 constexpr bool IsFloat8(DType dtype) noexcept {

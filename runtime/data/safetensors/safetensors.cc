@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/float16.h"
 #include "runtime/base/json.h"
 #include "runtime/data/strict_json.h"
 
@@ -50,15 +51,6 @@ int64_t Numel(const std::vector<int64_t>& shape) {
   for (const int64_t dim : shape)
     if (dim < 0 || __builtin_mul_overflow(numel, std::max<int64_t>(dim, 1), &numel)) return -1;
   return std::find(shape.begin(), shape.end(), 0) == shape.end() ? numel : 0;
-}
-
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = uint32_t(half & 0x8000) << 16;
-  const uint32_t exponent = (half >> 10) & 0x1f, fraction = half & 0x3ff;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (fraction << 13));
-  if (exponent == 0)
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(fraction) * 0x1p-24f));
-  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
 }
 
 // Reads n elements of type In from `offset` and writes convert(element) to out.
@@ -195,7 +187,8 @@ void SafetensorsFile::ReadFloats(const TensorInfo& tensor, int64_t begin, int64_
   if (dtype == "F32") return file_.Read(offset, out, n * 4);
   if (dtype == "BF16")
     return ReadConverted<BFloat16>(file_, offset, n, out, [](BFloat16 v) { return ToFloat(v); });
-  if (dtype == "F16") return ReadConverted<uint16_t>(file_, offset, n, out, HalfToFloat);
+  if (dtype == "F16")
+    return ReadConverted<Float16>(file_, offset, n, out, [](Float16 v) { return ToFloat(v); });
   MR_REQUIRE(code_, dtype == "F64",
              "{}: tensor \"{}\" is {}; F64, F32, F16 and BF16 can be read as numbers", path(),
              tensor.spec.name, dtype);

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "runtime/base/error.h"
+#include "runtime/base/float16.h"
 #include "runtime/base/float8.h"
 #include "runtime/base/step_scalars.h"
 
@@ -36,6 +37,11 @@ double ValueAt(const std::byte* data, DType dtype, int64_t element) {
       float value;
       std::memcpy(&value, &wide, sizeof value);
       return value;
+    }
+    case DType::kF16: {
+      Float16 value;
+      std::memcpy(&value, at, sizeof value);
+      return ToFloat(value);
     }
     case DType::kE4M3:
     case DType::kE5M2:

@@ -1,6 +1,7 @@
 #include "tests/kernels/support/memory.h"
 
 #include "runtime/base/error.h"
+#include "runtime/base/float16.h"
 #include "runtime/base/float8.h"
 
 namespace millrace::test {
@@ -9,7 +10,14 @@ int64_t Pick(Random& random, int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random);
 }
 bool Flip(Random& random) { return Pick(random, 0, 1) == 1; }
-DType PickFloat(Random& random) { return Flip(random) ? DType::kF32 : DType::kBF16; }
+
+namespace {
+DType of_16_bits = DType::kBF16;
+}  // namespace
+
+DType PickFloat(Random& random) { return Flip(random) ? DType::kF32 : of_16_bits; }
+F16ForBF16::F16ForBF16() { of_16_bits = DType::kF16; }
+F16ForBF16::~F16ForBF16() { of_16_bits = DType::kBF16; }
 
 std::byte* AddressOf(const TensorView& view, const Index& i) {
   int64_t offset = 0;
@@ -28,6 +36,8 @@ double Get(const TensorView& view, const Index& i) {
       return read(0.0f);
     case DType::kBF16:
       return ToFloat(read(BFloat16{}));
+    case DType::kF16:
+      return ToFloat(read(Float16{}));
     case DType::kF64:
       return read(0.0);
     case DType::kI32:
@@ -54,6 +64,8 @@ void Set(const TensorView& view, const Index& i, double value) {
       return write(static_cast<float>(value));
     case DType::kBF16:
       return write(ToBFloat16(static_cast<float>(value)));
+    case DType::kF16:
+      return write(ToFloat16(static_cast<float>(value)));
     case DType::kF64:
       return write(value);
     case DType::kI32:

@@ -25,6 +25,15 @@ bool Flip(Random& random);
 // f32 or bf16.
 DType PickFloat(Random& random);
 
+// While one lives, PickFloat gives f16 for bf16.
+class F16ForBF16 {
+ public:
+  F16ForBF16();
+  ~F16ForBF16();
+  F16ForBF16(const F16ForBF16&) = delete;
+  F16ForBF16& operator=(const F16ForBF16&) = delete;
+};
+
 // Index of an element, in the order of dims; entries past the rank are 0.
 using Index = std::array<int64_t, kMaxRank>;
 

@@ -12,9 +12,11 @@ void CheckNear(const TensorView& got, const Reference& reference, const char* na
   MR_CHECK_EQ(got.numel(), static_cast<int64_t>(reference.size()),
               "elements of {} and its reference", name);
   const double half_ulp = got.dtype() == DType::kBF16  ? 0x1p-8
+                          : got.dtype() == DType::kF16 ? 0x1p-11
                           : got.dtype() == DType::kF32 ? kU
                                                        : 0;
-  const double tiny = 0x1p-126;  // below the normal range the spacing is absolute
+  // Below the normal range the spacing is absolute.
+  const double tiny = got.dtype() == DType::kF16 ? 0x1p-25 : 0x1p-126;
   double worst = 0, worst_got = 0;
   Expected worst_expected;
   Index where{};

@@ -18,7 +18,7 @@ TEST_CASE("dtype names round-trip and sizes are those of the C types", "[base][d
        {Row{DType::kF32, "f32", sizeof(float)}, Row{DType::kBF16, "bf16", sizeof(BFloat16)},
         Row{DType::kF64, "f64", sizeof(double)}, Row{DType::kI32, "i32", sizeof(int32_t)},
         Row{DType::kI64, "i64", sizeof(int64_t)}, Row{DType::kU8, "u8", 1},
-        Row{DType::kE4M3, "e4m3", 1}, Row{DType::kE5M2, "e5m2", 1}}) {
+        Row{DType::kE4M3, "e4m3", 1}, Row{DType::kE5M2, "e5m2", 1}, Row{DType::kF16, "f16", 2}}) {
     CAPTURE(row.name);
     REQUIRE(Name(row.dtype) == row.name);
     REQUIRE(Bytes(row.dtype) == row.bytes);
