@@ -1,4 +1,4 @@
-// Rows of any float dtype, read and written as float in chunks of at most kChunk elements.
+// Rows of f32, bf16 or f16, read and written as float in chunks of at most kChunk elements.
 //
 // An f32 row with stride 1 is used in place; anything else passes through the caller's
 // buffer (kChunk floats on its stack). So a kernel is written once, for float, and its bits
@@ -18,7 +18,7 @@ namespace millrace::cpu {
 struct Row {
   std::byte* data;
   int64_t stride;  // elements between neighbours
-  DType dtype;     // kF32 or kBF16
+  DType dtype;     // kF32, kBF16 or kF16
 
   bool direct() const { return dtype == DType::kF32 && stride == 1; }
   float* f32() const { return reinterpret_cast<float*>(data); }
@@ -26,8 +26,8 @@ struct Row {
 };
 
 inline void CheckFloat(const TensorView& v, const char* name) {
-  MR_CHECK(v.dtype() == DType::kF32 || v.dtype() == DType::kBF16,
-           "{} is {}; f32 or bf16 is allowed", name, Name(v.dtype()));
+  MR_CHECK(v.dtype() == DType::kF32 || IsFloatOf16Bits(v.dtype()),
+           "{} is {}; f32, bf16 or f16 is allowed", name, Name(v.dtype()));
 }
 
 // Row r of a 2-D view.
@@ -58,12 +58,19 @@ inline Row Flat(const TensorView& v, const char* name) {
   return {v.data, 1, v.dtype()};
 }
 
+// Of f16. Not inline: a call per chunk costs less than compiling them into every kernel.
+void LoadF16(Row row, int64_t begin, int64_t n, float* buffer);
+void StoreF16(Row row, int64_t begin, int64_t n, const float* values);
+void RoundToF16(float* values, int64_t n);
+
 // Elements [begin, begin + n) as float: the row's own memory, or `buffer` filled from it.
 inline const float* Load(Row row, int64_t begin, int64_t n, float* buffer) {
   if (row.dtype == DType::kF32) {
     const float* in = row.f32() + begin * row.stride;
     if (row.stride == 1) return in;
     for (int64_t i = 0; i < n; ++i) buffer[i] = in[i * row.stride];
+  } else if (row.dtype == DType::kF16) {
+    LoadF16(row, begin, n, buffer);
   } else if (row.stride == 1) {
     ConvertToFloat(row.bf16() + begin, buffer, n);
   } else {
@@ -85,6 +92,8 @@ inline void Store(Row row, int64_t begin, int64_t n, const float* values) {
     float* out = row.f32() + begin * row.stride;
     if (row.stride == 1 && out == values) return;
     for (int64_t i = 0; i < n; ++i) out[i * row.stride] = values[i];
+  } else if (row.dtype == DType::kF16) {
+    StoreF16(row, begin, n, values);
   } else if (row.stride == 1) {
     ConvertToBFloat16(values, row.bf16() + begin, n);
   } else {
@@ -107,6 +116,7 @@ inline void StoreOrAdd(Row row, int64_t begin, int64_t n, const float* values, b
 // Rounds values to the dtype and back: what a reader of a stored row would see.
 inline void RoundTo(DType dtype, float* values, int64_t n) {
   if (dtype == DType::kF32) return;
+  if (dtype == DType::kF16) return RoundToF16(values, n);
   for (int64_t i = 0; i < n; ++i) values[i] = ToFloat(ToBFloat16(values[i]));
 }
 

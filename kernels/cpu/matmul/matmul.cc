@@ -75,7 +75,7 @@ Matrix Operand(const Factor& factor, int64_t row, int64_t rows, int64_t col, int
     return {buffer, length, o.transposed};
   }
   for (int64_t i = 0; i < lines; ++i)
-    ConvertToFloat(v.as<BFloat16>() + offset + i * o.ld, buffer + i * length, length);
+    Load({v.data, 1, v.dtype()}, offset + i * o.ld, length, buffer + i * length);
   return {buffer, length, o.transposed};
 }
 
@@ -185,7 +185,7 @@ class RowsAlike {
       if (b.dtype() == DType::kF32)
         std::copy_n(b.as<float>() + at, depths, own + i * depths);
       else
-        ConvertToFloat(b.as<BFloat16>() + at, own + i * depths, depths);
+        Load({b.data, 1, b.dtype()}, at, depths, own + i * depths);
     }
     return {b_, depths, true};
   }

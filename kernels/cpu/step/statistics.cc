@@ -89,7 +89,8 @@ void FiniteScan(const FiniteScanOp<TensorView>& op, Stream&) {
   const int64_t bad =
       x.dtype == DType::kF32
           ? CountNonFinite<uint32_t>(reinterpret_cast<const uint32_t*>(x.data), n, 0x7f800000u)
-          : CountNonFinite<uint16_t>(reinterpret_cast<const uint16_t*>(x.data), n, 0x7f80u);
+          : CountNonFinite<uint16_t>(reinterpret_cast<const uint16_t*>(x.data), n,
+                                     x.dtype == DType::kF16 ? 0x7c00u : 0x7f80u);
   double& count = *op.bad_count.as<double>();
   count = (op.update == Update::kAccumulate ? count : 0.0) + static_cast<double>(bad);
 }
