@@ -3,7 +3,7 @@
 //
 // Sums     Every implementation: the same bits run after run, and for an all-reduce on every rank.
 //          Host (comm/host_collectives.h): f32 accumulation in rank order, rounded once to
-//          the dtype (f32, bf16); f64 accumulates in double. So MPI and in-process ranks
+//          the dtype (f32, bf16, f16); f64 accumulates in double. So MPI and in-process ranks
 //          give the same bits.
 //          NCCL: order and intermediate roundings are those of the algorithm that it picks from
 //          the op, the size, the dtype, the group and its topology; the same ones eager and
@@ -93,16 +93,16 @@ class Communicator {
 
   // full[r*n + i] = (shard of rank r)[i], bit for bit, any dtype. In place when shard.data is
   // full.data + rank*n elements; other overlap is an error.
-  // Of f32 shards into a full buffer of bf16, where RoundsInGathers: each element is rounded to
-  // nearest even on its way; never in place; moved and counted as a gather of bf16.
+  // Of f32 shards into a full buffer of bf16 or f16, where RoundsInGathers: each element is rounded
+  // to nearest even on its way; never in place; moved and counted as a gather of full's dtype.
   virtual void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
                          Stream& stream) = 0;
 
-  // Whether AllGather takes f32 shards for a full buffer of bf16. The same on all ranks.
+  // Whether AllGather takes f32 shards for a full buffer of bf16 or f16. The same on all ranks.
   virtual bool RoundsInGathers() const noexcept { return false; }
 
-  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16 and f64, rounded as
-  // above. `full` is not changed; no overlap.
+  // shard[i] = sum over ranks r of (full of rank r)[rank*n + i], for f32, bf16, f16, f64, rounded
+  // as above. `full` is not changed; no overlap.
   virtual void ReduceScatterSum(const TensorView& full, const TensorView& shard,
                                 const TensorView& scratch, Stream& stream) = 0;
 

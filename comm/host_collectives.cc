@@ -7,6 +7,7 @@
 #include "comm/operand_checks.h"
 #include "comm/rank_order_sum.h"
 #include "runtime/base/error.h"
+#include "runtime/base/float16.h"
 
 namespace millrace {
 namespace {
@@ -54,9 +55,12 @@ class HostCommunicator final : public Communicator {
     if (RoundsOnTheWay(shard, full)) {
       checks_.RoundingGather(shard, full);
       const int64_t n = shard.numel();
-      const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
-                           DenseLayout(DType::kBF16, {n})};
-      ConvertToBFloat16(shard.as<float>(), own.as<BFloat16>(), n);
+      const DType narrow = full.dtype();
+      const TensorView own{full.data + rank_ * n * Bytes(narrow), DenseLayout(narrow, {n})};
+      if (narrow == DType::kBF16)
+        ConvertToBFloat16(shard.as<float>(), own.as<BFloat16>(), n);
+      else
+        ConvertToFloat16(shard.as<float>(), own.as<Float16>(), n);
       return AllGather(own, full, scratch, stream);
     }
     constexpr CommOp op = CommOp::kAllGather;

@@ -98,7 +98,7 @@ void OperandChecks::Sizes(CommOp op, const TensorView& shard, const TensorView& 
 
 void OperandChecks::Summable(CommOp op, DType dtype) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, CanSum(dtype),
-             "{} on '{}': cannot sum {}; f32, bf16 or f64 is needed", Name(op), label_,
+             "{} on '{}': cannot sum {}; f32, bf16, f16 or f64 is needed", Name(op), label_,
              Name(dtype));
 }
 

@@ -23,9 +23,9 @@ inline NamedRange RangeOf(const char* name, const TensorView& view) {
   return {name, view.data, view.bytes()};
 }
 
-// Whether a gather is one of f32 shards into a full buffer of bf16.
+// Whether a gather is one of f32 shards into a full buffer of bf16 or f16.
 inline bool RoundsOnTheWay(const TensorView& shard, const TensorView& full) {
-  return shard.dtype() == DType::kF32 && full.dtype() == DType::kBF16;
+  return shard.dtype() == DType::kF32 && IsFloatOf16Bits(full.dtype());
 }
 
 class OperandChecks {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/float16.h"
 
 namespace millrace {
 namespace {
@@ -19,6 +20,7 @@ void Load(const double* in, double* acc, int64_t n) {
   for (int64_t i = 0; i < n; ++i) acc[i] = in[i];
 }
 void Load(const BFloat16* in, float* acc, int64_t n) { ConvertToFloat(in, acc, n); }
+void Load(const Float16* in, float* acc, int64_t n) { ConvertToFloat(in, acc, n); }
 
 void Add(const float* in, float* acc, int64_t n) {
   for (int64_t i = 0; i < n; ++i) acc[i] += in[i];
@@ -29,6 +31,9 @@ void Add(const double* in, double* acc, int64_t n) {
 void Add(const BFloat16* in, float* acc, int64_t n) {
   for (int64_t i = 0; i < n; ++i) acc[i] += ToFloat(in[i]);
 }
+void Add(const Float16* in, float* acc, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) acc[i] += ToFloat(in[i]);
+}
 
 void Store(const float* acc, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = acc[i];
@@ -37,6 +42,7 @@ void Store(const double* acc, double* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = acc[i];
 }
 void Store(const float* acc, BFloat16* out, int64_t n) { ConvertToBFloat16(acc, out, n); }
+void Store(const float* acc, Float16* out, int64_t n) { ConvertToFloat16(acc, out, n); }
 
 template <typename T, typename Acc>
 void Sum(std::span<const std::byte* const> terms, std::byte* out, int64_t n) {
@@ -59,6 +65,8 @@ void RankOrderSum(DType dtype, std::span<const std::byte* const> terms, std::byt
       return Sum<float, float>(terms, out, n);
     case DType::kBF16:
       return Sum<BFloat16, float>(terms, out, n);
+    case DType::kF16:
+      return Sum<Float16, float>(terms, out, n);
     case DType::kF64:
       return Sum<double, double>(terms, out, n);
     default:

@@ -104,6 +104,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                         Stream& stream) override {
     if (world_ == 1) return Other().ReduceScatterSum(full, shard, scratch, stream);
     checks_.ReduceScatter(full, shard);
+    RequireKnown(CommOp::kReduceScatter, full.dtype());
     if (shard.bytes() > 0) {
       const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
       PeerSlices slices;
@@ -225,8 +226,16 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *other_;
   }
 
+  // What the kernels of this transport add up and round to.
+  void RequireKnown(CommOp op, DType dtype) const {
+    MR_REQUIRE(ErrorCode::kInvalidArgument, dtype != DType::kF16,
+               "{} on '{}': f16 is not known to GPUs yet; f32, bf16 or f64 is needed", Name(op),
+               checks_.label());
+  }
+
   void RoundingGather(const TensorView& master, const TensorView& full, Stream& stream) {
     checks_.RoundingGather(master, full);
+    RequireKnown(CommOp::kAllGather, full.dtype());
     const int64_t n = master.numel();
     const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
                          DenseLayout(DType::kBF16, {n})};

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/base/float16.h"
 #include "runtime/base/tensor_view.h"
 
 namespace millrace::testing {
@@ -24,6 +25,10 @@ constexpr DType DTypeOf<double>() {
 template <>
 constexpr DType DTypeOf<BFloat16>() {
   return DType::kBF16;
+}
+template <>
+constexpr DType DTypeOf<Float16>() {
+  return DType::kF16;
 }
 template <>
 constexpr DType DTypeOf<int32_t>() {
@@ -91,6 +96,7 @@ constexpr int WholeSum(int world, int64_t index) {
 inline void SetTerm(double value, double& out) { out = value; }
 inline void SetTerm(double value, float& out) { out = static_cast<float>(value); }
 inline void SetTerm(double value, BFloat16& out) { out = ToBFloat16(static_cast<float>(value)); }
+inline void SetTerm(double value, Float16& out) { out = ToFloat16(static_cast<float>(value)); }
 
 template <typename T>
 T TermAs(int rank, int64_t index) {
@@ -122,6 +128,11 @@ inline BFloat16 SumOf(BFloat16, int64_t index, int first, int step, int count) {
   float sum = ToFloat(TermAs<BFloat16>(first, index));
   for (int k = 1; k < count; ++k) sum += ToFloat(TermAs<BFloat16>(first + k * step, index));
   return ToBFloat16(sum);
+}
+inline Float16 SumOf(Float16, int64_t index, int first, int step, int count) {
+  float sum = ToFloat(TermAs<Float16>(first, index));
+  for (int k = 1; k < count; ++k) sum += ToFloat(TermAs<Float16>(first + k * step, index));
+  return ToFloat16(sum);
 }
 template <typename T>
 T RankOrderOracle(int world, int64_t index) {

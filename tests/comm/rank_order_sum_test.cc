@@ -44,6 +44,17 @@ TEST_CASE("f32 sums go in rank order, onto a term as well", "[comm]") {
 TEST_CASE("bf16 sums accumulate in f32 in rank order", "[comm]") {
   SumsInRankOrder<BFloat16>(DType::kBF16);
 }
+TEST_CASE("f16 sums accumulate in f32 in rank order, and overflow to infinity once", "[comm]") {
+  SumsInRankOrder<Float16>(DType::kF16);
+  // The second addition alone would overflow; the sum does not.
+  const std::vector<std::vector<Float16>> data = {{ToFloat16(60000), ToFloat16(60000)},
+                                                  {ToFloat16(60000), ToFloat16(6000)},
+                                                  {ToFloat16(-60000), ToFloat16(0)}};
+  std::vector<Float16> out(2);
+  RankOrderSum(DType::kF16, Terms(data), reinterpret_cast<std::byte*>(out.data()), 2);
+  REQUIRE(ToFloat(out[0]) == 60000);
+  REQUIRE(out[1].bits == 0x7c00);
+}
 TEST_CASE("f64 sums accumulate in double in rank order", "[comm]") {
   SumsInRankOrder<double>(DType::kF64);
 }
