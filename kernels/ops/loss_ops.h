@@ -26,7 +26,7 @@ struct PolicyTally {
 // microbatch), target y = targets[b,t] of weight w = weights[b,t] (absent: 1):
 // loss_sum += w * (logsumexp(logits[r, :V]) - logits[r, y]); with gradient, in place,
 // logits[r, v] = (softmax(logits[r, :V])[v] - [v == y]) * w * loss_weight
-//                * scalars->inv_valid_tokens for v < V, 0 for V <= v < Vp.
+//                * scalars->inv_valid_tokens * scalars->loss_scale for v < V, 0 for V <= v < Vp.
 // A target < 0, or of weight 0, is not counted and its gradient row is 0.
 // logits any [rows,Vp] accumulate (loss only: read); targets i32 [B,T] strided, parity as EmbedOp;
 // weights f32 [B,T] strided, optional, parity by values_parity_stride;

@@ -99,8 +99,8 @@ struct RouterStatsOp : RouterStatsAttrs {
 // The loss of the groups' stats, summed over all ranks that have rows of a group, `tokens` of them
 // in all and `rows` on this rank: with L(g) = factor * sum over e of stats[g,0,e] * stats[g,1,e],
 // loss_sum (=|+=) sum over g of rows * L(g), so that the ranks' sums add to tokens * L, and
-// balance[g,e] = loss_weight * inv_valid_tokens * tokens * factor * stats[g,0,e], the gradient of
-// that with respect to each p of the group on any rank.
+// balance[g,e] = loss_weight * inv_valid_tokens * loss_scale * tokens * factor * stats[g,0,e], the
+// gradient of that, scaled, with respect to each p of the group on any rank.
 // stats f32 [n,2,E], balance f32 [n,E], loss_sum f64 [1].
 struct RouterBalanceAttrs {
   double factor = 1, loss_weight = 1;

@@ -17,7 +17,7 @@
 namespace millrace {
 
 // out[i] = x[i] converted to out's dtype (round to nearest even).   x, out any [n].
-// The downcast before a gather, the bf16 wire copy.
+// The downcast before a gather, the wire copy in 16 bits.
 template <class V>
 struct CastOp : NoAttrs {
   using Attrs = NoAttrs;
@@ -147,9 +147,23 @@ struct LearningRate {
 // written apart.
 double LearningRateAt(const LearningRate& schedule, int64_t step);
 
-// First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step).
+// Dynamic scaling of the loss's gradient, as f16 needs it: what PyTorch's GradScaler does, with its
+// names and defaults. All three factors are powers of two, so that scaling is exact.
+struct LossScaling {
+  double init_scale = 0;  // 0: gradients are not scaled
+  double growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  bool operator==(const LossScaling&) const = default;
+};
+// Gradients that are not finite at the least scale, or would be below it, are no matter of scaling.
+// Beyond the most, the scale stays.
+inline constexpr double kLeastLossScale = 1, kMostLossScale = 0x1p64;
+
+// First op of a step: scalars->lr = LearningRateAt(schedule, scalars->step), and loss_scale is what
+// the step before has left, or scaling.init_scale; 1 without scaling.
 struct BeginStepAttrs {
   LearningRate schedule;
+  LossScaling scaling = {};
   bool operator==(const BeginStepAttrs&) const = default;
 };
 template <class V>
@@ -187,7 +201,7 @@ struct LossWeights {
 //
 // rows f64 [world, W], W = StatsRow(U, L).width: row r is rank r's.
 // loss = sum over l of (losses.weight[l] * sum over r of column l) * inv_valid_tokens;
-// grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares).
+// grad_norm = sqrt(sum over the ranks of replica 0 and over u of sum_squares) / loss_scale.
 // Ranks are numbered replica-major: rank = replica * shard_world + shard_rank, so replica 0 is
 // ranks [0, shard_world).
 // finite = loss, every bad_count == 0 and grad_norm finite; the offender is the lowest rank with a
@@ -198,13 +212,20 @@ struct LossWeights {
 // summed over all ranks, f32 [N]. Above 0 anywhere: nothing else of the step counts, the offender
 // is unit -4 - i of no rank, i the first such block.
 // applied = finite, no spike and no overflow. applied: adam_t += 1; else skipped += 1.
-// clip <= 0 turns clipping off (clip_scale = 1); clip_scale is 1 also when the update is not
-// applied.
+// clip_scale = min(1, clip / grad_norm) / loss_scale; clip <= 0, or an update that is not applied:
+// 1 / loss_scale.
+// With scaling, next_loss_scale = loss_scale but for:
+// the loss is finite, gradients are not, nothing has overflown, and loss_scale * backoff_factor is
+// no less than kLeastLossScale: scaled_down = 1, scale_downs += 1, clean_steps = 0,
+// next_loss_scale = loss_scale * backoff_factor;
+// applied: clean_steps += 1; at growth_interval it becomes 0 and
+// next_loss_scale = loss_scale * growth_factor, unless that is above kMostLossScale.
 struct StepStatsAttrs {
   int64_t units = 0;
   LossWeights losses;
   int64_t shard_world = 1;
   double clip = 0;
+  LossScaling scaling = {};
   bool operator==(const StepStatsAttrs&) const = default;
 };
 template <class V>
@@ -259,8 +280,8 @@ using LogicalRuns = std::shared_ptr<const std::vector<LogicalRun>>;
 // parameter, so that they depend on no mesh. Runs are ascending and disjoint, and each decays whole
 // or not at all; in none are gaps alone, whose zeros stay.
 //
-// master f32 [n]; m, v f32 or, with `runs`, both bf16 [n]; grad f32 or bf16 [n]; compute (optional)
-// bf16 [n] receives the downcast of the new master, also when the step is skipped. decay holds
+// master f32 [n]; m, v f32 or, with `runs`, both bf16 [n]; grad any [n]; compute (optional), bf16
+// or f16 [n], receives the downcast of the new master, also when the step is skipped. decay holds
 // ranges of the whole flat parameter; element i of the shard is flat element flat_begin + i.
 struct AdamWAttrs {
   RangeList decay;
@@ -302,8 +323,8 @@ struct AdamWOp : AdamWAttrs {
 
 // full[r*n + i] = (shard of rank r)[i], r over the group.   Any dtype.
 // In place when shard is slice `rank` of full; then `shard` is absent.
-// Of f32 shards, full may be bf16: rounded to nearest even on the way, by transports that can
-// (Communicator::RoundsInGathers).
+// Of f32 shards, full may be bf16 or f16: rounded to nearest even on the way, by transports that
+// can (Communicator::RoundsInGathers).
 struct AllGatherAttrs {
   AxisSet axes = Axis::kShard;
   bool operator==(const AllGatherAttrs&) const = default;
@@ -341,7 +362,7 @@ struct ReduceScatterOp : ReduceScatterAttrs {
 };
 
 // buffer[i] = sum over r of (buffer of rank r)[i], f32 accumulation in rank order: the same bits on
-// every rank.   f32 or bf16 [n], in place.
+// every rank.   f32, bf16 or f16 [n], in place.
 struct AllReduceAttrs {
   AxisSet axes = Axis::kReplicate;
   bool operator==(const AllReduceAttrs&) const = default;

@@ -229,6 +229,11 @@ void AddRest(const Op& typed, const Add& add) {
     add(fmt::format("schedule={} lr={} min_lr={} warmup={} decay={} total={}",
                     static_cast<int>(typed.schedule.kind), typed.schedule.lr, typed.schedule.min_lr,
                     typed.schedule.warmup, typed.schedule.decay_steps, typed.schedule.total_steps));
+  if constexpr (requires { typed.scaling.init_scale; })
+    if (typed.scaling.init_scale > 0)
+      add(fmt::format("loss_scale={} growth={} backoff={} interval={}", typed.scaling.init_scale,
+                      typed.scaling.growth_factor, typed.scaling.backoff_factor,
+                      typed.scaling.growth_interval));
   if constexpr (requires { typed.clip; }) add(fmt::format("clip={}", typed.clip));
   if constexpr (requires { typed.rows.ranks; })
     if (typed.rows.split()) add(fmt::format("context={}", typed.rows.ranks));

@@ -161,9 +161,9 @@ void CrossEntropy(const CrossEntropyOp<TensorView>& op, Stream&) {
     if (op.row_loss) row_loss[r] = weight * term.loss;
     loss += weight * term.loss;
     if (op.output == LossOutput::kLossAndGradient)
-      GradientInPlace(
-          row, softmax, target, op.vocab, padded,
-          static_cast<float>(op.loss_weight * scalars.inv_valid_tokens * (weight * term.slope)));
+      GradientInPlace(row, softmax, target, op.vocab, padded,
+                      static_cast<float>(op.loss_weight * scalars.inv_valid_tokens *
+                                         (weight * term.slope) * scalars.loss_scale));
   }
   if (scalars.inject_loss_nan != 0) loss = std::numeric_limits<double>::quiet_NaN();
   double& sum = *op.loss_sum.as<double>();

@@ -21,8 +21,9 @@ void RouterBalance(const RouterBalanceOp<TensorView>& op, Stream&) {
   CheckDense(op.stats, DType::kF32, groups * 2 * experts, "stats");
   CheckDense(op.balance, DType::kF32, groups * experts, "balance");
   CheckDense(op.loss_sum, DType::kF64, 1, "loss_sum");
-  const double slope = op.loss_weight * op.scalars.as<StepScalars>()->inv_valid_tokens *
-                       static_cast<double>(op.tokens) * op.factor;
+  const StepScalars& scalars = *op.scalars.as<StepScalars>();
+  const double slope = op.loss_weight * scalars.inv_valid_tokens * static_cast<double>(op.tokens) *
+                       op.factor * scalars.loss_scale;
   double sum = 0;
   for (int64_t g = 0; g < groups; ++g) {
     const float *counts = op.stats.as<float>() + g * 2 * experts, *sums = counts + experts;

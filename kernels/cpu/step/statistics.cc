@@ -74,6 +74,24 @@ int64_t FirstOverflow(const TensorView& counts) {
   return -1;
 }
 
+// What the step leaves to the next one.
+void ScaleNext(const LossScaling& scaling, bool loss_is_finite, StepScalars& s) {
+  const double down = s.loss_scale * scaling.backoff_factor,
+               up = s.loss_scale * scaling.growth_factor;
+  s.next_loss_scale = s.loss_scale;
+  s.scaled_down = s.applied == 0 && loss_is_finite && down >= kLeastLossScale ? 1 : 0;
+  if (s.scaled_down != 0) {
+    s.next_loss_scale = static_cast<float>(down);
+    s.scale_downs += 1;
+    s.clean_steps = 0;
+  } else if (s.applied != 0) {
+    s.clean_steps += 1;
+    if (s.clean_steps < scaling.growth_interval) return;
+    if (up <= kMostLossScale) s.next_loss_scale = static_cast<float>(up);
+    s.clean_steps = 0;
+  }
+}
+
 }  // namespace
 
 void FiniteScan(const FiniteScanOp<TensorView>& op, Stream&) {
@@ -133,20 +151,23 @@ void StepStats(const StepStatsOp<TensorView>& op, Stream&) {
     }
   }
   s.loss = loss_sum * s.inv_valid_tokens;
-  s.grad_norm = std::sqrt(squares);
+  s.grad_norm = std::sqrt(squares) / s.loss_scale;
   const int64_t overflown = FirstOverflow(op.overflow);
   const bool finite = std::isfinite(s.loss) && !bad && std::isfinite(s.grad_norm);
   const bool spike = finite && s.max_loss > 0 && s.loss > s.max_loss;
   const bool applied = finite && !spike && overflown < 0;
   s.applied = applied ? 1 : 0;
-  s.clip_scale = applied && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
+  const double clip = applied && op.clip > 0 && s.grad_norm > op.clip ? op.clip / s.grad_norm : 1.0;
+  s.clip_scale = clip / s.loss_scale;
   const Offender offender = overflown >= 0 ? Offender{kOffenderOverflow - overflown, -1}
                             : spike        ? Offender{kOffenderSpike, -1}
                             : finite       ? Offender{}
                                            : FindOffender(rows, world, units, losses);
   s.offender_unit = offender.unit;
-  s.offender_rank = offender.rank;
+  s.offender_rank = static_cast<int32_t>(offender.rank);
   (applied ? s.adam_t : s.skipped) += 1;
+  if (op.scaling.init_scale > 0)
+    ScaleNext(op.scaling, std::isfinite(s.loss) && !spike && overflown < 0, s);
 }
 
 }  // namespace millrace::cpu

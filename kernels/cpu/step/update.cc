@@ -123,6 +123,9 @@ void ForStretches(const AdamWOp<TensorView>& op, const StepScalars& scalars, int
 void BeginStep(const BeginStepOp<TensorView>& op, Stream&) {
   StepScalars& scalars = *op.scalars.as<StepScalars>();
   scalars.lr = LearningRateAt(op.schedule, scalars.step);
+  scalars.loss_scale = op.scaling.init_scale == 0    ? 1
+                       : scalars.next_loss_scale > 0 ? scalars.next_loss_scale
+                                                     : static_cast<float>(op.scaling.init_scale);
 }
 
 void AdamW(const AdamWOp<TensorView>& op, Stream&) {

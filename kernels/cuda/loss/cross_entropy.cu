@@ -199,7 +199,7 @@ __device__ __forceinline__ float WriteToldLoss(const CrossEntropyArgs& a, int64_
   const double weight = WeightOf(a, row);
   a.row_loss[row] = weight * term.loss;
   return static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens *
-                            (weight * term.slope));
+                            (weight * term.slope) * a.targets.scalars->loss_scale);
 }
 
 // row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the
@@ -216,8 +216,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   const RowPacks<E, kWide> packs_of(a, shared, cached);
   const Shares s = Shares::Of<kGradient>(a);
   __shared__ float scale_of_row;  // kTold
-  float scale =
-      kGradient ? static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens) : 0;
+  float scale = kGradient ? static_cast<float>(a.loss_weight * a.targets.scalars->inv_valid_tokens *
+                                               a.targets.scalars->loss_scale)
+                          : 0;
 
   int64_t row = blockIdx.x;
   std::byte* next_row = packs_of.Row(row);

@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kThreads) SumTilesKernel(const RouterStatsArgs
 __global__ void __launch_bounds__(kThreads) RouterBalanceKernel(const RouterBalanceArgs a) {
   __shared__ double shared[kWarp];
   BeginKernel();
-  const double slope = a.slope_factor * a.scalars->inv_valid_tokens;
+  const double slope = a.slope_factor * a.scalars->inv_valid_tokens * a.scalars->loss_scale;
   double sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < a.groups * a.experts; i += kThreads) {
     const float* counts = a.stats + int64_t{i / a.experts} * 2 * a.experts + i % a.experts;

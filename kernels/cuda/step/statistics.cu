@@ -172,15 +172,33 @@ __device__ void FindOffender(const StepStatsArgs& a, StepScalars& s) {
     for (int64_t l = 0; l < a.attrs.losses.count; ++l)
       finite &= isfinite(a.rows[rank * width + a.row.losses + l]);
     if (finite) continue;
-    s.offender_unit = -1, s.offender_rank = rank;
+    s.offender_unit = -1, s.offender_rank = static_cast<int32_t>(rank);
     return;
   }
   for (int64_t unit = 0; unit < units; ++unit) {
     for (int64_t rank = 0; rank < a.world; ++rank) {
       if (a.rows[rank * width + a.row.bad_counts + unit] == 0) continue;
-      s.offender_unit = unit, s.offender_rank = rank;
+      s.offender_unit = unit, s.offender_rank = static_cast<int32_t>(rank);
       return;
     }
+  }
+}
+
+// What the step leaves to the next one.
+__device__ void ScaleNext(const LossScaling& scaling, bool loss_is_finite, StepScalars& s) {
+  const double down = __dmul_rn(s.loss_scale, scaling.backoff_factor),
+               up = __dmul_rn(s.loss_scale, scaling.growth_factor);
+  s.next_loss_scale = s.loss_scale;
+  s.scaled_down = s.applied == 0 && loss_is_finite && down >= kLeastLossScale ? 1 : 0;
+  if (s.scaled_down != 0) {
+    s.next_loss_scale = static_cast<float>(down);
+    s.scale_downs += 1;
+    s.clean_steps = 0;
+  } else if (s.applied != 0) {
+    s.clean_steps += 1;
+    if (s.clean_steps < scaling.growth_interval) return;
+    if (up <= kMostLossScale) s.next_loss_scale = static_cast<float>(up);
+    s.clean_steps = 0;
   }
 }
 
@@ -225,7 +243,8 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   if (thread > 0) return;
 
   StepScalars& s = *a.scalars;
-  const double loss = __dmul_rn(loss_sum, s.inv_valid_tokens), norm = __dsqrt_rn(squares);
+  const double loss = __dmul_rn(loss_sum, s.inv_valid_tokens),
+               norm = __ddiv_rn(__dsqrt_rn(squares), s.loss_scale);
   const bool finite = isfinite(loss) && !bad && isfinite(norm);
   s.loss = loss;
   s.grad_norm = norm;
@@ -234,8 +253,9 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
   while (overflown < a.blocks && a.overflow[overflown] == 0) ++overflown;
   const bool overflow = overflown < a.blocks, applied = finite && !spike && !overflow;
   s.applied = applied ? 1 : 0;
-  s.clip_scale =
+  const double clip =
       applied && a.attrs.clip > 0 && norm > a.attrs.clip ? __ddiv_rn(a.attrs.clip, norm) : 1.0;
+  s.clip_scale = __ddiv_rn(clip, s.loss_scale);
   if (overflow)
     s.offender_unit = kOffenderOverflow - overflown, s.offender_rank = -1;
   else if (finite)
@@ -246,6 +266,8 @@ __global__ void __launch_bounds__(kStatsThreads) StepStatsKernel(const StepStats
     s.adam_t += 1;
   else
     s.skipped += 1;
+  if (a.attrs.scaling.init_scale > 0)
+    ScaleNext(a.attrs.scaling, isfinite(loss) && !spike && !overflow, s);
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ void LaunchInStretches(const AdamWOp<TensorView>& op, const Launch& launch) {
 }  // namespace
 
 void CudaBeginStep(const BeginStepOp<TensorView>& op, Stream& stream) {
-  LaunchBeginStep(ScalarsOf(op.scalars), op.schedule, LaunchOn(stream));
+  LaunchBeginStep(ScalarsOf(op.scalars), op, LaunchOn(stream));
 }
 
 void CudaAdamW(const AdamWOp<TensorView>& op, Stream& stream) {

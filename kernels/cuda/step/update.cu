@@ -24,7 +24,8 @@ __device__ double Share(int64_t done, int64_t length) {
 
 // LearningRateAt of kernels/ops/learning_rate.cc, on the device because the step is there. The
 // cosine may differ from the host's in its last bit.
-__global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
+__global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s,
+                                const float first_loss_scale) {
   BeginKernel();
   const int64_t step = scalars->step;
   double lr = s.lr;
@@ -39,6 +40,9 @@ __global__ void BeginStepKernel(StepScalars* scalars, const LearningRate s) {
     lr = __dadd_rn(s.lr, __dmul_rn(__dsub_rn(s.min_lr, s.lr), share));
   }
   scalars->lr = lr;
+  scalars->loss_scale = first_loss_scale == 0          ? 1
+                        : scalars->next_loss_scale > 0 ? scalars->next_loss_scale
+                                                       : first_loss_scale;
 }
 
 // Which elements of a tile decay: all, none, or those that its ranges say.
@@ -140,8 +144,9 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
 
 }  // namespace
 
-void LaunchBeginStep(StepScalars* scalars, const LearningRate& schedule, const Launch& launch) {
-  LaunchKernel(launch, 1, 1, 0, BeginStepKernel, scalars, schedule);
+void LaunchBeginStep(StepScalars* scalars, const BeginStepAttrs& attrs, const Launch& launch) {
+  LaunchKernel(launch, 1, 1, 0, BeginStepKernel, scalars, attrs.schedule,
+               static_cast<float>(attrs.scaling.init_scale));
 }
 
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch) {

@@ -7,7 +7,7 @@
 
 namespace millrace::cuda {
 
-void LaunchBeginStep(StepScalars* scalars, const LearningRate& schedule, const Launch& launch);
+void LaunchBeginStep(StepScalars* scalars, const BeginStepAttrs& attrs, const Launch& launch);
 
 // Elements [begin, end) of the shard; begin is a multiple of kPack.
 struct AdamWArgs {

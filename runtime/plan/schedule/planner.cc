@@ -133,6 +133,7 @@ class Planner {
       BeginStepOp<View> begin;
       begin.scalars = b_.State("scalars");
       begin.schedule = b_.options.learning_rate;
+      begin.scaling = b_.options.scaling;
       b_.Emit(begin, StreamId::kCompute, "begin_step", {});
     }
     EmitOps(b_.program.forward, 0, variant);
@@ -272,6 +273,7 @@ class Planner {
     stats.units = units;
     stats.shard_world = b_.layout.mesh.Size(AxisSet::All() - Axis::kReplicate);
     stats.clip = b_.options.clip;
+    stats.scaling = b_.options.scaling;
     b_.Emit(stats, StreamId::kCompute, "step_stats", {});
     MuonPass(b_, grads_).Emit();
     for (FlatId flat : params_.order()) {

@@ -59,6 +59,7 @@ struct PlanOptions {
   MuonHyper muon;
   ParamGroups groups;  // whose parameters have other constants
   double clip = 0;     // <= 0: off
+  LossScaling scaling;
   LearningRate learning_rate;
   Backend backend = Backend::kCpu;
   int64_t comm_scratch_bytes =

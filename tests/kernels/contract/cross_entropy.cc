@@ -63,6 +63,7 @@ void CrossEntropyContract(const Subject& subject) {
                   padded = vocab + Pick(random, 0, 70);
     StepScalars scalars = MakeScalars();
     scalars.token_parity = repeat % 2;
+    scalars.loss_scale = repeat % 3 == 0 ? 8 : 1;
     CrossEntropyOp<TensorView> op{};
     // -1: not counted. Targets are the windows of length + 1, shifted by one.
     const TensorView windows = memory.NewTokens(random, {2, batch, length + 1}, -1, vocab);
@@ -88,8 +89,8 @@ void CrossEntropyContract(const Subject& subject) {
     op.output = Flip(random) ? LossOutput::kLossOnly : LossOutput::kLossAndGradient;
     op.loss_update = PickUpdate(random);
     if (Flip(random)) op.loss_weight = 0.3;
-    const Expectation expected =
-        ExpectationOf(op, in_use, 12.5, op.loss_weight * scalars.inv_valid_tokens);
+    const Expectation expected = ExpectationOf(
+        op, in_use, 12.5, op.loss_weight * scalars.inv_valid_tokens * scalars.loss_scale);
     const TensorView before = memory.Clone(op.logits);
     Run(subject, memory, subject.table.cross_entropy, op);
     CheckNear(op.loss_sum, {expected.loss}, "loss");

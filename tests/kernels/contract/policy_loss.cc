@@ -185,6 +185,7 @@ void PolicyLossContract(const Subject& subject) {
     Memory memory;
     StepScalars scalars = MakeScalars();
     scalars.token_parity = repeat % 2;
+    scalars.loss_scale = repeat % 3 == 0 ? 8 : 1;
     InUse in;
     CrossEntropyOp<TensorView> op =
         MakeCase(memory, random, scalars.token_parity, repeat % 4 != 0, &in);
@@ -196,7 +197,7 @@ void PolicyLossContract(const Subject& subject) {
     if (Flip(random)) op.loss_weight = 0.3;
     Expectation expected;
     for (int64_t r = 0; r < op.logits.dim(0); ++r)
-      AddRow(op, in, r, op.loss_weight * scalars.inv_valid_tokens, &expected);
+      AddRow(op, in, r, op.loss_weight * scalars.inv_valid_tokens * scalars.loss_scale, &expected);
     if (op.loss_update == Update::kAccumulate) expected.loss.value += 12.5;
     for (size_t i = 0; op.tally && i < expected.tally.size(); ++i)
       if (op.tally_update == Update::kAccumulate)

@@ -278,7 +278,8 @@ void BalanceCase(const Subject& subject, Memory& memory, Random& random) {
   op.balance = memory.New(DType::kF32, {groups, experts});
   op.loss_sum = memory.New(DType::kF64, {1});
   Set(op.loss_sum, {0}, 7);
-  const StepScalars scalars = MakeScalars();
+  StepScalars scalars = MakeScalars();
+  scalars.loss_scale = 8;
   op.scalars = memory.NewScalars(scalars);
   double loss = op.loss_update == Update::kAccumulate ? 7 : 0;
   Reference balance;
@@ -286,8 +287,8 @@ void BalanceCase(const Subject& subject, Memory& memory, Random& random) {
     const double count = Get(op.stats, i[0], 0, i[1]);
     loss += static_cast<double>(op.rows) * op.factor * count * Get(op.stats, i[0], 1, i[1]);
     balance.push_back({op.loss_weight * scalars.inv_valid_tokens * static_cast<double>(op.tokens) *
-                           op.factor * count,
-                       0x1p-40 * std::abs(count)});
+                           op.factor * count * scalars.loss_scale,
+                       0x1p-37 * std::abs(count)});
   });
   Run(subject, memory, subject.table.router_balance, op);
   CheckNear(op.balance, balance, "balance");

@@ -74,6 +74,7 @@ struct StatsCase {
   LossWeights losses;
   int64_t world = 4, units = 3, shard_world = 2;
   double clip = 0;
+  LossScaling scaling;
   std::vector<float> overflow;  // empty: nothing can overflow
   std::vector<double> rows;
   StepScalars scalars = MakeScalars();
@@ -106,6 +107,7 @@ struct StatsCase {
     op.losses = losses;
     op.shard_world = shard_world;
     op.clip = clip;
+    op.scaling = scaling;
     Run(subject, memory, subject.table.step_stats, op);
     return ScalarsOf(op.scalars);
   }
@@ -243,6 +245,88 @@ void StepStatsContract(const Subject& subject) {
     CheckSkipped(c, subject, -6, -1);
     c.overflow = {0, 0, 0};
     CheckSkipped(c, subject, -1, 2);
+  }
+  SECTION("scaled gradients: the norm and what clips are of those that are not") {
+    c.scalars.loss_scale = 1024;
+    c.scaling = {.init_scale = 65536};
+    CHECK(c.Result(subject).grad_norm == norm / 1024);
+    CHECK(c.Result(subject).clip_scale == 0x1p-10);
+    c.clip = norm / 4096;
+    CHECK(c.Result(subject).clip_scale == 0.25 / 1024);
+    CHECK(c.Result(subject).loss == (10 + 11 + 12 + 13) * c.scalars.inv_valid_tokens);
+  }
+  SECTION("a scale grows after growth_interval updates, up to the most") {
+    c.scaling = {.init_scale = 65536, .growth_factor = 4, .growth_interval = 3};
+    c.scalars.loss_scale = 1024;
+    c.scalars.next_loss_scale = 7;  // it is written
+    c.scalars.clean_steps = 1;
+    CHECK(c.Result(subject).next_loss_scale == 1024);
+    CHECK(c.Result(subject).clean_steps == 2);
+    CHECK(c.Result(subject).loss_scale == 1024);
+    c.scalars.clean_steps = 2;
+    CHECK(c.Result(subject).next_loss_scale == 4096);
+    CHECK(c.Result(subject).clean_steps == 0);
+    CHECK(c.Result(subject).scaled_down == 0);
+    c.scalars.loss_scale = 0x1p62F;
+    CHECK(c.Result(subject).next_loss_scale == 0x1p64F);
+    c.scalars.loss_scale = 0x1p63F;
+    CHECK(c.Result(subject).next_loss_scale == 0x1p63F);
+    CHECK(c.Result(subject).clean_steps == 0);
+  }
+  SECTION("gradients that are not finite scale down, named as ever, but not below the least") {
+    c.scaling = {.init_scale = 65536, .backoff_factor = 0.25};
+    c.scalars.loss_scale = 8;
+    c.scalars.clean_steps = 5;
+    c.scalars.scale_downs = 2;
+    c.bad(1, 2) = 7;
+    CheckSkipped(c, subject, 2, 1);
+    CHECK(c.Result(subject).scaled_down == 1);
+    CHECK(c.Result(subject).next_loss_scale == 2);
+    CHECK(c.Result(subject).clean_steps == 0);
+    CHECK(c.Result(subject).scale_downs == 3);
+    c.scalars.loss_scale = 2;
+    CheckSkipped(c, subject, 2, 1);
+    CHECK(c.Result(subject).scaled_down == 0);
+    CHECK(c.Result(subject).next_loss_scale == 2);
+    CHECK(c.Result(subject).clean_steps == 5);
+    CHECK(c.Result(subject).scale_downs == 2);
+    c.Reset();
+    c.scalars.loss_scale = 8;
+    c.squares(1, 1) = kInfinity;  // a sum over ranks
+    CheckSkipped(c, subject, -2, -1);
+    CHECK(c.Result(subject).scaled_down == 1);
+  }
+  SECTION("a loss that is not finite, a spike, and rows without room leave the scale") {
+    c.scaling = {.init_scale = 65536};
+    c.scalars.loss_scale = 8;
+    c.scalars.clean_steps = 5;
+    const auto stays = [&] {
+      const StepScalars got = c.Result(subject);
+      CHECK(got.applied == 0);
+      CHECK(got.scaled_down == 0);
+      CHECK(got.next_loss_scale == 8);
+      CHECK(got.clean_steps == 5);
+      CHECK(got.scale_downs == 0);
+    };
+    c.bad(1, 2) = 7;
+    c.loss(1) = kNan;
+    stays();
+    c.Reset();
+    c.scalars.max_loss = 1e-3;
+    stays();
+    c.scalars.max_loss = 0;
+    c.overflow = {1};
+    c.bad(1, 2) = 7;
+    stays();
+  }
+  SECTION("without scaling no such state is touched") {
+    c.scalars.next_loss_scale = 8;
+    c.scalars.clean_steps = 5;
+    c.bad(1, 2) = 7;
+    const StepScalars got = c.Result(subject);
+    CHECK(got.next_loss_scale == 8);
+    CHECK(got.clean_steps == 5);
+    CHECK(got.scale_downs == 0);
   }
   SECTION("one rank, no units") {
     c.world = 1, c.units = 0, c.shard_world = 1;

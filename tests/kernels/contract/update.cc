@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
+#include <tuple>
 
 #include "kernels/ops/rounding.h"
 #include "tests/kernels/contract/contract.h"
@@ -26,6 +27,19 @@ void BeginStepContract(const Subject& subject) {
     CHECK(ScalarsOf(op.scalars).lr == Approx(expected).epsilon(1e-14));
     CHECK(ScalarsOf(op.scalars).step == step);
     CHECK(ScalarsOf(op.scalars).clip_scale == scalars.clip_scale);
+    CHECK(ScalarsOf(op.scalars).loss_scale == 1);
+  }
+  // Of a step: what the one before has left, else the first scale; without scaling always 1.
+  for (const auto& [first, left, expected] :
+       {std::tuple{65536.0, 0.0f, 65536.0f}, {65536.0, 2048.0f, 2048.0f}, {0.0, 2048.0f, 1.0f}}) {
+    Memory memory;
+    StepScalars scalars = MakeScalars();
+    scalars.loss_scale = 32;
+    scalars.next_loss_scale = left;
+    BeginStepOp<TensorView> op{{schedule, {.init_scale = first}}, memory.NewScalars(scalars)};
+    Run(subject, memory, subject.table.begin_step, op);
+    CHECK(ScalarsOf(op.scalars).loss_scale == expected);
+    CHECK(ScalarsOf(op.scalars).next_loss_scale == left);
   }
 }
 
