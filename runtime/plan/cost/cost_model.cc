@@ -44,7 +44,7 @@ KernelRate RateOf(const Op&, const Machine& machine) {
 }
 
 bool IsNarrow(const View& a, const View& b) {
-  return a.layout.dtype == DType::kBF16 && b.layout.dtype == DType::kBF16;
+  return IsFloatOf16Bits(a.layout.dtype) && IsFloatOf16Bits(b.layout.dtype);
 }
 
 template <class Op>

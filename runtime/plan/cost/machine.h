@@ -101,7 +101,7 @@ struct Machine {
   int64_t device_bytes = 0;
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
-  double peak(DType compute) const { return compute == DType::kBF16 ? peak_bf16 : peak_f32; }
+  double peak(DType compute) const { return IsFloatOf16Bits(compute) ? peak_bf16 : peak_f32; }
   // Whose arenas a rank maps: none where a copy of the parameters has no host to itself.
   int64_t MappedPeers(int shard) const;
   // Of one of `world` ranks, of which `shard` share each copy of the parameters, and
@@ -113,7 +113,7 @@ struct Machine {
   // What is left of the device for the arena; 0: not known.
   int64_t ArenaBytes(int world, int shard) const;
   double gemm(DType operands) const {
-    if (operands == DType::kBF16) return gemm_bf16;
+    if (IsFloatOf16Bits(operands)) return gemm_bf16;
     return IsFloat8(operands) && gemm_fp8 > 0 ? gemm_fp8 : gemm_f32;
   }
 };

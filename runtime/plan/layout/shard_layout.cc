@@ -89,8 +89,9 @@ void CheckArguments(const ModelSpec& spec, const Mesh& mesh, const PrecisionPoli
     MR_CHECK(mesh.Size(axis) >= 1, "mesh {}: every axis has at least 1 rank", ToString(mesh));
   for (const DType dtype : {precision.compute, precision.norm_params, precision.grad_accumulate,
                             precision.grad_wire, precision.moments})
-    MR_CHECK(dtype == DType::kF32 || dtype == DType::kBF16,
-             "precision policy: {} is neither f32 nor bf16", Name(dtype));
+    MR_CHECK(dtype == DType::kF32 || IsFloatOf16Bits(dtype),
+             "precision policy: {} is neither f32 nor bf16 nor f16", Name(dtype));
+  MR_CHECK(precision.moments != DType::kF16, "precision policy: moments in f16");
 }
 
 std::string DimsText(const std::vector<int64_t>& dims) {

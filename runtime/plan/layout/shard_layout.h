@@ -123,8 +123,8 @@ struct ShardLayout {
 // Units that have no parameters of their own have no flat. At meshes that split nothing only the
 // tail depends on the world: every parameter begins at the same element.
 // Error(kInternal) naming the unit or parameter: an invalid spec (ValidateModelSpec), a mesh axis
-// below 1, a policy dtype that is not f32 or bf16. Error(kConfig): a part that the ranks of its
-// split do not divide.
+// below 1, a policy dtype that is not f32, bf16 or, but for moments, f16. Error(kConfig): a part
+// that the ranks of its split do not divide.
 ShardLayout PlanShards(const ModelSpec& spec, const Mesh& mesh, const PrecisionPolicy& precision);
 
 // What a run keeps of its flat parameters between steps, and saves: slot by slot, the weights of
