@@ -121,6 +121,12 @@ void AddFigures(const StepReport& r, Json& line) {
   }
 }
 
+void AddScaling(const StepReport& r, Json& line) {
+  if (!r.scaling) return;
+  line["loss_scale"] = r.scaling->loss_scale;
+  line["scale_downs"] = r.scaling->scale_downs;
+}
+
 void AddSaves(const SaveFigures& saves, Json& line) {
   if (saves.stall_ms) line["save_stall_ms"] = *saves.stall_ms;
   if (saves.saved_step) line["saved_step"] = *saves.saved_step;
@@ -152,6 +158,7 @@ Json LineOf(const StepReport& r) {
   }
   AddScores(r, line);
   AddFigures(r, line);
+  AddScaling(r, line);
   if (r.balanced_gate) line["gate"] = "balanced";
   if (!r.routers.empty()) line["dropped_pairs"] = r.dropped_pairs;
   if (r.again) line["again"] = true;
@@ -228,6 +235,7 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
     scalars.push_back({"ratio", r.policy->ratio});
     scalars.push_back({"kl", r.policy->kl});
   }
+  if (r.scaling) scalars.push_back({"loss_scale", r.scaling->loss_scale});
   if (!r.routers.empty())
     scalars.push_back({"dropped_pairs", static_cast<double>(r.dropped_pairs)});
   if (r.saves.stall_ms) scalars.push_back({"save_stall_ms", *r.saves.stall_ms});
@@ -251,6 +259,7 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
                          .waiting_batches = r.waiting_batches,
                          .sources = r.sources,
                          .policy = r.policy,
+                         .scaling = r.scaling,
                          .scores = r.scores};
   if (saves.published + saves.failed > 0)
     figures.saves = {.published = saves.published,

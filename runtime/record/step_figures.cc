@@ -70,6 +70,17 @@ std::string Sources(const StepFigures& figures) {
                  figures.sources, &SourceFigures::name, &SourceFigures::epochs);
 }
 
+// Nothing about a run that scales no gradients.
+std::string Scaling(const StepFigures& figures) {
+  if (!figures.scaling) return "";
+  return Metric("loss_scale", "gauge", "What the gradient of the step's loss was multiplied by.",
+                figures.scaling->loss_scale) +
+         Metric(
+             "scale_downs_total", "counter",
+             "Overflows of gradients, whose updates were skipped and made the loss scale smaller.",
+             figures.scaling->scale_downs);
+}
+
 // Nothing about a run that has no such loss.
 std::string Policy(const StepFigures& figures) {
   if (!figures.policy) return "";
@@ -124,7 +135,7 @@ std::string PrometheusText(const StepFigures& f) {
          Metric("tokens_total", "counter", "Tokens trained on, all ranks.", f.tokens) +
          Metric("roll_backs_total", "counter", "Roll-backs to a checkpoint that guards have made.",
                 f.roll_backs) +
-         Routers(f) + Sources(f) + Policy(f) + Scores(f) + saves;
+         Routers(f) + Sources(f) + Policy(f) + Scaling(f) + Scores(f) + saves;
 }
 
 void NewestFigures::Store(const StepFigures& figures) {

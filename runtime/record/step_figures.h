@@ -13,6 +13,7 @@
 #include "runtime/record/eval_scores.h"
 #include "runtime/record/policy_figures.h"
 #include "runtime/record/router_figures.h"
+#include "runtime/record/scaling_figures.h"
 #include "runtime/record/source_figures.h"
 
 namespace millrace {
@@ -30,9 +31,10 @@ struct StepFigures {
   // With such blocks: pairs that steps had no room for, of this call so far, and batches that wait
   // to run again.
   int64_t dropped_pairs = 0, waiting_batches = 0;
-  std::vector<SourceFigures> sources = {};   // of each of data.sources
-  std::optional<PolicyFigures> policy = {};  // of a policy gradient
-  std::vector<EvalScores> scores = {};       // the newest of eval.tasks
+  std::vector<SourceFigures> sources = {};     // of each of data.sources
+  std::optional<PolicyFigures> policy = {};    // of a policy gradient
+  std::optional<ScalingFigures> scaling = {};  // of gradients in fp16
+  std::vector<EvalScores> scores = {};         // the newest of eval.tasks
 
   // Checkpoints of this call.
   struct Saves {

@@ -10,6 +10,7 @@
 #include "runtime/record/eval_scores.h"
 #include "runtime/record/policy_figures.h"
 #include "runtime/record/router_figures.h"
+#include "runtime/record/scaling_figures.h"
 #include "runtime/record/source_figures.h"
 
 namespace millrace {
@@ -60,12 +61,13 @@ struct StepReport {
   int64_t roll_backs = 0;             // of the run so far
   // Held-out loss after this step, when train.eval_every asks for it.
   std::optional<double> eval_loss;
-  std::vector<SourceLoss> eval_sources;  // of which eval_loss is the mean
-  std::vector<SourceFigures> sources;    // of each of data.sources
-  std::vector<EvalScores> scores;        // of each of eval.tasks, where they are due
-  std::vector<RouterFigures> routers;    // of each block with experts
-  std::optional<PolicyFigures> policy;   // of a policy gradient
-  bool balanced_gate = false;            // a fixed pattern chooses experts (model.moe.gate)
+  std::vector<SourceLoss> eval_sources;   // of which eval_loss is the mean
+  std::vector<SourceFigures> sources;     // of each of data.sources
+  std::vector<EvalScores> scores;         // of each of eval.tasks, where they are due
+  std::vector<RouterFigures> routers;     // of each block with experts
+  std::optional<PolicyFigures> policy;    // of a policy gradient
+  std::optional<ScalingFigures> scaling;  // of gradients in fp16
+  bool balanced_gate = false;             // a fixed pattern chooses experts (model.moe.gate)
   double eta_s = 0;
   SaveFigures saves;  // since the step before
 };

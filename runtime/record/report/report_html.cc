@@ -77,6 +77,9 @@ std::string Tiles(const RunRecord& r) {
   if (!r.rows.empty() && r.rows.back().balanced_gate)
     tiles += Tile("balanced", "gate: a fixed pattern chose the experts");
   tiles += Tile(std::to_string(skipped), "updates skipped");
+  if (!r.rows.empty() && std::isfinite(r.rows.back().loss_scale))
+    tiles += Tile(fmt::format("{}", r.rows.back().loss_scale),
+                  fmt::format("loss scale; overflows so far: {}", r.rows.back().scale_downs));
   const auto again =
       std::count_if(r.rows.begin(), r.rows.end(), [](const StepRow& row) { return row.again; });
   const int64_t waiting = r.rows.empty() ? 0 : r.rows.back().waiting_batches;

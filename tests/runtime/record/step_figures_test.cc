@@ -57,6 +57,15 @@ TEST_CASE("once a checkpoint was saved or failed, saves have figures", "[metrics
                                                 "millrace_save_seconds 3.5\n");
 }
 
+TEST_CASE("scaled gradients have a scale, and overflows a count", "[metrics]") {
+  StepFigures figures = kFigures;
+  const std::string before = Samples(PrometheusText(figures));
+  figures.scaling = {.loss_scale = 32768, .scale_downs = 5};
+  const std::string text = PrometheusText(figures);
+  CHECK(Samples(text) == before + "millrace_loss_scale 32768\nmillrace_scale_downs_total 5\n");
+  CHECK(text.find("# TYPE millrace_scale_downs_total counter\n") != std::string::npos);
+}
+
 TEST_CASE("each block with experts has samples of its own", "[metrics]") {
   StepFigures figures = kFigures;
   const std::string before = PrometheusText(figures);
