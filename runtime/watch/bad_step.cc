@@ -33,6 +33,11 @@ std::string WhatWasBad(const StepScalars& scalars, const ShardLayout& layout) {
          OffenderOf(scalars, layout);
 }
 
+std::string ScaledDownText(const StepScalars& scalars, const ShardLayout& layout) {
+  return fmt::format("overflow at a loss scale of {}: {}", scalars.loss_scale,
+                     OffenderOf(scalars, layout));
+}
+
 std::string WhyStopped(const StepScalars& scalars, const ShardLayout& layout,
                        const GuardConfig& config, size_t made) {
   const bool spike = scalars.offender_unit == kOffenderSpike;

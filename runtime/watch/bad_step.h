@@ -20,7 +20,10 @@ std::string OverflowText(const StepPlan& plan, std::span<const float> counts);
 // "non-finite loss on rank 1", "a spike: loss 8.1034 above 3.2155".
 std::string WhatWasBad(const StepScalars& scalars, const ShardLayout& layout);
 
-// The same, and why it is not skipped or rolled back: `made` roll-backs are behind the run.
+// "overflow at a loss scale of 65536: gradient of unit h.0 on rank 1": of one that has scaled down.
+std::string ScaledDownText(const StepScalars& scalars, const ShardLayout& layout);
+
+// As WhatWasBad, and why it is not skipped or rolled back: `made` roll-backs are behind the run.
 std::string WhyStopped(const StepScalars& scalars, const ShardLayout& layout,
                        const GuardConfig& config, size_t made);
 

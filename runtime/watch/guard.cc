@@ -69,7 +69,7 @@ GuardAction Guard::Judge(const Batch& ran, const StepScalars& scalars) {
     losses_.push_back({ran.step, scalars.loss});
     if (static_cast<int64_t>(losses_.size()) > config_.spike_window + 1) losses_.pop_front();
   }
-  if (scalars.applied != 0) return GuardAction::kGoOn;
+  if (scalars.applied != 0 || scalars.scaled_down != 0) return GuardAction::kGoOn;
   const bool spike = scalars.offender_unit == kOffenderSpike;
   const GuardAction action = ActionOf(
       spike ? config_.loss_spike.value_or(GuardConfig::Policy::kSkip) : config_.non_finite);

@@ -13,6 +13,8 @@
 // Lag      The limit for step n knows the losses of steps up to n - 2, also where more are known:
 //          with a step in flight no more are, and the same steps shall be spikes on every device.
 // Data     A roll-back from step n to step c leaves out the data of steps c+1 ... n.
+// Scaling  A step that has scaled the gradients of fp16 down is skipped and no incident: no policy
+//          is asked.
 // Overflow A step that receive buffers had no room for is skipped, whatever the policies say, and
 //          its batch waits. Step s runs the batch that has waited longest, if since step s - 2 or
 //          earlier (as for Lag), by the plan that has room for all; else the next one of the data.

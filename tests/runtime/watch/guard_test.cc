@@ -102,6 +102,19 @@ TEST_CASE("each kind of bad step has its policy; roll-backs come to an end", "[g
   CHECK(Guard(GuardConfig{}).Judge({1}, Scalars(5, false, kOffenderLoss)) == GuardAction::kSkip);
 }
 
+TEST_CASE("a step that has scaled gradients down is no incident, whatever the policy", "[guard]") {
+  for (const Policy policy : {Policy::kSkip, Policy::kRollBack, Policy::kStop}) {
+    GuardConfig config = Watching(4, 3);
+    config.loss_spike = config.non_finite = policy;
+    Guard guard(config);
+    StepScalars down = Scalars(5, false, 2);
+    CHECK(guard.Judge({1}, down) != GuardAction::kGoOn);
+    down.scaled_down = 1;
+    CHECK(guard.Judge({2}, down) == GuardAction::kGoOn);
+    CHECK(guard.Next(3) == Batch{3, 3, false});  // its batch is not run again
+  }
+}
+
 TEST_CASE(
     "a roll-back leaves out what was read since, and goes back to the window of its checkpoint",
     "[guard]") {
