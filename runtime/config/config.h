@@ -77,8 +77,15 @@ struct ScheduleConfig {
   bool operator==(const ScheduleConfig&) const = default;
 };
 
+struct LossScaleConfig {
+  double init_scale = 65536;
+  double growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  bool operator==(const LossScaleConfig&) const = default;
+};
+
 struct PrecisionConfig {
-  enum class Format { kFp32, kBf16 };
+  enum class Format { kFp32, kBf16, kFp16 };
   enum class Norms { kFp32, kCompute };
   Format compute = Format::kFp32;
   Format master = Format::kFp32;
@@ -86,6 +93,7 @@ struct PrecisionConfig {
   LinearEncoding linear = LinearEncoding::kCompute;
   Format grad_accumulate = Format::kFp32;
   Format grad_wire = Format::kFp32;
+  LossScaleConfig loss_scale;
   bool operator==(const PrecisionConfig&) const = default;
 };
 

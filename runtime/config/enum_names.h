@@ -9,7 +9,9 @@ namespace millrace {
 
 constexpr auto NamesOf(RopeScalingConfig::Type) { return internal::NameList<1>{"llama3"}; }
 constexpr auto NamesOf(OptimizerConfig::Kind) { return internal::NameList<2>{"adamw", "muon"}; }
-constexpr auto NamesOf(PrecisionConfig::Format) { return internal::NameList<2>{"fp32", "bf16"}; }
+constexpr auto NamesOf(PrecisionConfig::Format) {
+  return internal::NameList<3>{"fp32", "bf16", "fp16"};
+}
 constexpr auto NamesOf(PrecisionConfig::Norms) { return internal::NameList<2>{"fp32", "compute"}; }
 constexpr auto NamesOf(TrainConfig::Loss) {
   return internal::NameList<2>{"cross_entropy", "policy_gradient"};

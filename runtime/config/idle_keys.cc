@@ -212,6 +212,19 @@ Rules OfDataAndTraining() {
   };
 }
 
+Rules OfLossScaling() {
+  const Circumstance no_scale = ByKeys(
+      {"precision.compute"},
+      [](C c, Context) { return c.precision.compute != PrecisionConfig::Format::kFp16; },
+      "only gradients in fp16 are scaled");
+  return {
+      {"precision.loss_scale.init_scale", no_scale},
+      {"precision.loss_scale.growth_factor", no_scale},
+      {"precision.loss_scale.backoff_factor", no_scale},
+      {"precision.loss_scale.growth_interval", no_scale},
+  };
+}
+
 Rules OfCopies() {
   const Circumstance fp32 = ByKeys(
       {"precision.compute"}, [](C c, Context) { return ComputesInFp32(c); },
@@ -352,8 +365,8 @@ Rules OfLoop() {
 
 Rules AllRules() {
   Rules all;
-  for (const auto& of : {OfModel, OfExperts, OfMambaAndMtp, OfDataAndTraining, OfCopies, OfGpus,
-                         OfOtherRanks, OfLoop})
+  for (const auto& of : {OfModel, OfExperts, OfMambaAndMtp, OfDataAndTraining, OfLossScaling,
+                         OfCopies, OfGpus, OfOtherRanks, OfLoop})
     for (Rule& rule : of()) all.push_back(std::move(rule));
   return all;
 }

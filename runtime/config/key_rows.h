@@ -114,6 +114,10 @@ inline Key Only(std::string_view choice, Key key) {
   key.choices = {choice};
   return key;
 }
+inline Key OneOf(std::initializer_list<std::string_view> choices, Key key) {
+  key.choices = choices;
+  return key;
+}
 inline Key Only(int64_t value, std::string_view later, Key key) {
   key.range = {.min = static_cast<double>(value), .max = static_cast<double>(value)};
   key.later = later;

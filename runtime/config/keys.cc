@@ -100,10 +100,10 @@ std::vector<Key> OptimizerKeys() {
       KEY(optimizer.eps, kFloat32, "Added to the root of the second moment."),
       KEY(optimizer.weight_decay, From(0, 1000), "Decoupled weight decay of matrices."),
       KEY(optimizer.clip, AtLeast(0), "Largest global gradient norm. 0: no clipping."),
-      KEY(optimizer.moments, any,
-          "Both moments of AdamW: 8 bytes per parameter, or in bf16 4, rounded stochastically so "
-          "that "
-          "small changes are not lost."),
+      OneOf({"fp32", "bf16"},
+            KEY(optimizer.moments, any,
+                "Both moments of AdamW: 8 bytes per parameter, or in bf16 4, rounded "
+                "stochastically so that small changes are not lost.")),
       KEY(optimizer.groups, any,
           "Parameters that are updated in another way, each `{\"parameters\": ..., \"name\": ..., "
           "\"lr\": ..., \"lr_mult\": ..., \"weight_decay\": ..., \"betas\": [..., ...], "
@@ -184,7 +184,9 @@ std::vector<Key> ParallelKeys() {
 
 std::vector<Key> PrecisionKeys() {
   return {
-      KEY(precision.compute, any, "Weights and activations in forward and backward."),
+      KEY(precision.compute, any,
+          "Weights and activations in forward and backward. fp16: on CPUs, without muon and FP8; "
+          "its gradients are scaled (`precision.loss_scale`)."),
       Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
       KEY(precision.norms, any, "Weights of norms: kept in fp32, or as `precision.compute`."),
       KEY(precision.linear, any,
@@ -193,8 +195,24 @@ std::vector<Key> PrecisionKeys() {
           "elements along the sum (weights: 128 x 128). Embedding, head, norms, router, experts "
           "and attention stay. Masters, gradients and files as ever. GPUs: Hopper, columns and a "
           "rank's rows of a sequence in multiples of 16, no caches. `parallel.tensor=1`."),
-      KEY(precision.grad_accumulate, any, "Gradients summed over microbatches."),
-      KEY(precision.grad_wire, any, "Gradients while they are reduced across ranks."),
+      KEY(precision.grad_accumulate, any,
+          "Gradients summed over microbatches. fp16: with `precision.compute` fp16 alone."),
+      KEY(precision.grad_wire, any,
+          "Gradients while they are reduced across ranks. fp16: as `precision.grad_accumulate`."),
+      KEY(precision.loss_scale.init_scale, From(1, 0x1p32),
+          "With fp16 the gradient of the loss is multiplied by a scale, and gradients are divided "
+          "by it before the norm, clipping and the update: as PyTorch's GradScaler does, with its "
+          "names and defaults. This is the first scale. A step whose gradients are not finite, "
+          "while its loss is, is skipped on all ranks and makes the scale smaller; that is counted "
+          "and is no incident of `guard`, unless the scale would fall below 1. A power of two."),
+      KEY(precision.loss_scale.growth_factor, From(2, 1024),
+          "What the scale is multiplied by after `growth_interval` updates without an overflow, up "
+          "to 2^64. A power of two."),
+      KEY(precision.loss_scale.backoff_factor,
+          {.min = 0, .max = 1, .min_exclusive = true, .max_exclusive = true},
+          "What it is multiplied by at an overflow. A power of two."),
+      KEY(precision.loss_scale.growth_interval, From(1, 1000 * kMillion),
+          "Updates in a row after which the scale grows."),
   };
 }
 

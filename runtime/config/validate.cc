@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
@@ -117,6 +118,42 @@ class Validator {
             {"precision.linear", "data.document_mask"},
             "a scale of a whole tensor lets documents of one row change each other's bits; "
             "fp8_block and compute keep them apart");
+    Float16();
+  }
+
+  void Float16() {
+    const PrecisionConfig& precision = config_.precision;
+    constexpr auto kFp16 = PrecisionConfig::Format::kFp16;
+    if (precision.compute != kFp16) {
+      Require(precision.grad_accumulate != kFp16,
+              {"precision.grad_accumulate", "precision.compute"},
+              "gradients are scaled, as fp16 needs it, where compute is fp16; bf16 and fp32 are "
+              "allowed here");
+      Require(precision.grad_wire != kFp16, {"precision.grad_wire", "precision.compute"},
+              "gradients are scaled, as fp16 needs it, where compute is fp16; bf16 and fp32 are "
+              "allowed here");
+      return;
+    }
+    Require(precision.linear == LinearEncoding::kCompute, {"precision.linear", "precision.compute"},
+            "products in FP8 go with compute bf16 or fp32; with fp16, compute is allowed");
+    Require(!config_.optimizer.HasMuon(),
+            {config_.optimizer.name == OptimizerKind::kMuon ? "optimizer.name" : "optimizer.groups",
+             "precision.compute"},
+            "muon's iteration has not been tried in fp16; adamw is allowed, or compute bf16 or "
+            "fp32");
+    const LossScaleConfig& scale = precision.loss_scale;
+    for (const auto& [key, value] :
+         {std::pair{"precision.loss_scale.init_scale", scale.init_scale},
+          std::pair{"precision.loss_scale.growth_factor", scale.growth_factor},
+          std::pair{"precision.loss_scale.backoff_factor", scale.backoff_factor}})
+      Require(IsPowerOfTwo(value), {key},
+              "must be a power of two, so that scaling rounds nothing; {} and {} are the nearest",
+              std::exp2(std::floor(std::log2(value))), std::exp2(std::ceil(std::log2(value))));
+  }
+
+  static bool IsPowerOfTwo(double value) {
+    int exponent = 0;
+    return std::frexp(value, &exponent) == 0.5;
   }
 
   void Batch() {

@@ -20,7 +20,21 @@ namespace millrace {
 namespace {
 
 DType DTypeOf(PrecisionConfig::Format format) {
-  return format == PrecisionConfig::Format::kBf16 ? DType::kBF16 : DType::kF32;
+  switch (format) {
+    case PrecisionConfig::Format::kFp32:
+      return DType::kF32;
+    case PrecisionConfig::Format::kBf16:
+      return DType::kBF16;
+    case PrecisionConfig::Format::kFp16:
+      return DType::kF16;
+  }
+  MR_FAIL("a format of precision that is none: {}", static_cast<int>(format));
+}
+
+LossScaling ScalingOf(const PrecisionConfig& precision) {
+  if (precision.compute != PrecisionConfig::Format::kFp16) return {};
+  const LossScaleConfig& scale = precision.loss_scale;
+  return {scale.init_scale, scale.growth_factor, scale.backoff_factor, scale.growth_interval};
 }
 
 LearningRate LearningRateOf(const Config& config) {
@@ -129,6 +143,10 @@ std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
              "{} is {}; at most {} on {}",
              config.model.head_dim ? "model.head_dim" : "model.d_model / model.heads", head_dim,
              most, backend == Backend::kCpu ? "CPUs" : "GPUs");
+  MR_REQUIRE(ErrorCode::kConfig,
+             backend == Backend::kCpu || config.precision.compute != PrecisionConfig::Format::kFp16,
+             "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 are "
+             "allowed, or execution.backend=cpu");
   const std::string why = WhyNoFloat8Rows(config, backend);
   MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
   std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
@@ -255,6 +273,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.muon = MuonOf(config.optimizer);
   o.groups = ParamGroupsOf(config.optimizer);
   o.clip = config.optimizer.clip;
+  o.scaling = ScalingOf(config.precision);
   o.learning_rate = LearningRateOf(config);
   o.backend = traits.backend;
   o.comm_scratch_bytes = traits.comm_scratch_bytes;

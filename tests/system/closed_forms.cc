@@ -12,7 +12,7 @@ namespace {
 
 using Format = PrecisionConfig::Format;
 
-int64_t BytesOf(Format format) { return format == Format::kBf16 ? 2 : 4; }
+int64_t BytesOf(Format format) { return format == Format::kFp32 ? 4 : 2; }
 int64_t Up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
@@ -110,7 +110,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
   const ModelConfig& m = config.model;
   const PrecisionConfig& p = config.precision;
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
-  const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute == Format::kBf16;
+  const bool apart = p.norms == PrecisionConfig::Norms::kFp32 && p.compute != Format::kFp32;
   const int64_t table = Up(m.Vocab(), 64) * m.d_model;
   // Of rows of logits, each with a gradient of its own. CUDA takes up to a GiB of them at once.
   // Each strip's rows have gradients of their own, too.
@@ -165,7 +165,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     }
     return Adder{whole,
                  apart ? &norms : whole,
-                 p.compute == Format::kBf16 ? &norms : whole,
+                 p.compute != Format::kFp32 ? &norms : whole,
                  split,
                  experts,
                  muon,

@@ -160,7 +160,7 @@ void SetTightBudget(Trial& trial) {
 
 int64_t ShardAxis(const Trial& trial) { return trial.config.parallel.Shard(trial.world); }
 bool Narrow(const Trial& trial) {
-  return trial.config.precision.compute == PrecisionConfig::Format::kBf16;
+  return trial.config.precision.compute != PrecisionConfig::Format::kFp32;
 }
 
 std::vector<Option> BitwiseOptions() {
@@ -219,6 +219,10 @@ std::string Name(Precision precision) {
       return "bf16, bf16 sums";
     case Precision::kBf16All:
       return "bf16 throughout";
+    case Precision::kFp16:
+      return "fp16";
+    case Precision::kFp16All:
+      return "fp16 throughout";
   }
   return "?";
 }
@@ -226,6 +230,13 @@ std::string Name(Precision precision) {
 void SetPrecision(Config& config, Precision precision) {
   using Format = PrecisionConfig::Format;
   if (precision == Precision::kFp32) return;
+  if (precision == Precision::kFp16 || precision == Precision::kFp16All) {
+    config.precision.compute = Format::kFp16;
+    if (precision == Precision::kFp16) return;
+    config.precision.grad_accumulate = config.precision.grad_wire = Format::kFp16;
+    config.precision.norms = PrecisionConfig::Norms::kCompute;
+    return;
+  }
   config.precision.compute = Format::kBf16;
   if (precision == Precision::kBf16) return;
   config.precision.grad_accumulate = Format::kBf16;

@@ -43,8 +43,10 @@ enum class Precision {
   kFp32,
   kBf16,
   kBf16Sums,
-  kBf16All
-};  // bf16 activations; + bf16 gradient sums; + bf16 wire and norms
+  kBf16All,
+  kFp16,
+  kFp16All
+};  // bf16 activations; + bf16 gradient sums; + bf16 wire and norms; fp16 as the first and the last
 void SetPrecision(Config& config, Precision precision);
 std::string Name(Precision precision);
 Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world,

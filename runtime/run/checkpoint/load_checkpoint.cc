@@ -170,6 +170,10 @@ ResumedRun Load(Engine& engine, const std::string& folder, const RunIdentity& id
   StepScalars scalars = engine.ReadScalars();
   scalars.adam_t = user.at("adam_t").get<int64_t>();
   scalars.skipped = user.at("skipped").get<int64_t>();
+  const json scaling = user.value("loss_scaling", json::object());  // {}: as at the beginning
+  scalars.next_loss_scale = scaling.value("loss_scale", 0.0f);
+  scalars.clean_steps = scaling.value("clean_steps", 0);
+  scalars.scale_downs = scaling.value("scale_downs", int64_t{0});
   engine.WriteScalars(scalars);
   CompareTuning(user, folder, identity, resumed.changes);
   resumed.progress.samples = user.at("samples").get<int64_t>();

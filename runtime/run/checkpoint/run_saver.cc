@@ -171,6 +171,10 @@ std::string RunSaver::ManifestUser() const {
       {"layout", LayoutJson(engine_.layout())},
       {"state", ParseOrderedJson(progress_.state)},
       {"config", ParseOrderedJson(identity_.config)}};
+  if (scalars_.next_loss_scale > 0)
+    user["loss_scaling"] = {{"loss_scale", scalars_.next_loss_scale},
+                            {"clean_steps", scalars_.clean_steps},
+                            {"scale_downs", scalars_.scale_downs}};
   if (!identity_.tokenizer.empty()) user["tokenizer"] = identity_.tokenizer;
   return DumpJson(user);
 }

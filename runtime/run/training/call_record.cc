@@ -138,6 +138,8 @@ StepReport CallRecord::Add(const Batch& batch, const StepPlan& plan, double enqu
   report.peak_bytes = peak_bytes_ = std::max(peak_bytes_, MemoryBytes(session_.device()));
   report.skipped = scalars.skipped;
   report.applied = scalars.applied != 0;
+  if (config.precision.compute == PrecisionConfig::Format::kFp16)
+    report.scaling = {scalars.loss_scale, scalars.scale_downs};
   if (scalars.max_loss > 0) report.max_loss = scalars.max_loss;
   report.data_step = batch.number;
   report.again = batch.again;

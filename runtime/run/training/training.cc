@@ -194,7 +194,8 @@ StepReport TrainingLoop::ReportOf(const Waiting& waiting, const StepScalars& sca
   if (overflown)
     report.offender = OverflowText(engine.plans().Of("train"), OverflowsOf(engine));
   else if (!report.applied)
-    report.offender = OffenderOf(scalars, engine.layout());
+    report.offender = scalars.scaled_down != 0 ? ScaledDownText(scalars, engine.layout())
+                                               : OffenderOf(scalars, engine.layout());
   report.waiting_batches = static_cast<int64_t>(guard_.waiting().size());
   report.sources = session_.SourcesAfter(waiting.drawn);
   for (const RollBack& made : guard_.roll_backs())
@@ -208,6 +209,10 @@ StepReport TrainingLoop::ReportOf(const Waiting& waiting, const StepScalars& sca
         fmt::format("step {}: {}; the update was skipped on all ranks, the batch will run again "
                     "({} wait)",
                     report.step, report.offender, report.waiting_batches));
+  else if (scalars.scaled_down != 0)
+    Note(LogLevel::kInfo,
+         "step {}: {}; the update was skipped on all ranks, the next step's scale is {}",
+         report.step, report.offender, scalars.next_loss_scale);
   else if (action == GuardAction::kSkip)
     Warn(fmt::format("step {}: {}; the update was skipped on all ranks ({} skipped so far)",
                      report.step, WhatWasBad(scalars, engine.layout()), report.skipped));

@@ -345,6 +345,33 @@ TEST_CASE("linears in FP8 are refused with what they cannot be beside", "[config
   REQUIRE(Problems({kSynthetic}, {"precision.linear=fp8"}).size() == 1);
 }
 
+TEST_CASE("fp16 is refused with what it cannot be beside", "[config][validate]") {
+  const std::string fp16 = "precision.compute=fp16";
+  REQUIRE(Problems({kSynthetic}, {fp16, "precision.grad_accumulate=fp16",
+                                  "precision.grad_wire=fp16", "precision.norms=compute"})
+              .empty());
+  const auto refused = [](const std::vector<std::string>& sets, const std::string& part) {
+    const auto problems = Problems({kSynthetic}, sets);
+    CAPTURE(sets, problems);
+    REQUIRE(problems.size() == 1);
+    REQUIRE(problems[0].find(part) != std::string::npos);
+  };
+  for (const std::string compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+    refused({compute, "precision.grad_accumulate=fp16"}, "bf16 and fp32 are allowed here");
+    refused({compute, "precision.grad_wire=fp16"}, "bf16 and fp32 are allowed here");
+  }
+  refused({fp16, "precision.linear=fp8_block"}, "with fp16, compute is allowed");
+  refused({fp16, "optimizer.name=muon"}, "adamw is allowed");
+  refused({fp16, R"(optimizer.groups=[{"parameters": "h.*", "name": "muon"}])"},
+          "adamw is allowed");
+  refused({fp16, "optimizer.moments=fp16"}, "bf16");
+  refused({fp16, "precision.loss_scale.init_scale=1000"}, "512 and 1024 are the nearest");
+  refused({fp16, "precision.loss_scale.growth_factor=3"}, "2 and 4 are the nearest");
+  refused({fp16, "precision.loss_scale.backoff_factor=0.4"}, "0.25 and 0.5 are the nearest");
+  refused({fp16, "precision.loss_scale.init_scale=0.5"}, "precision.loss_scale.init_scale");
+  refused({fp16, "precision.loss_scale.backoff_factor=1"}, "precision.loss_scale.backoff_factor");
+}
+
 TEST_CASE("a pipeline is refused by name", "[config][validate]") {
   REQUIRE(Problems({kSynthetic}, {"parallel.pipe=1"}).empty());
   REQUIRE(Problems({kSynthetic}, {"parallel.pipe=2"}) ==

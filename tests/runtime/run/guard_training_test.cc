@@ -194,6 +194,44 @@ TEST_CASE("all ranks go on from a roll-back that no checkpoint has yet", "[guard
   CHECK(parts.Lines() == whole.Lines());
 }
 
+TEST_CASE("an overflow in fp16 is counted and skipped, and no guard acts", "[guard][fp16]") {
+  if (test::TestRanks().captures()) return;  // GPUs do not compute in fp16 yet
+  const std::vector<std::string> sets = {
+      "precision.compute=fp16", "precision.loss_scale.init_scale=4096",
+      "precision.loss_scale.growth_interval=4", "guard.non_finite=stop", "train.steps=12"};
+  Run run(2, sets), parts(2, sets);
+  const TrainFault overflow{7, 1, "h.0", Kind::kNotFinite};
+  CHECK(run.Train({overflow}).empty());  // no warning
+  const std::vector<Json> lines = run.Lines();
+  REQUIRE(lines.size() == 12);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto step = static_cast<int64_t>(i) + 1;
+    CAPTURE(step);
+    CHECK(lines[i]["step"] == step);
+    CHECK(lines[i].value("data_step", step) == step);
+    // Doubled after 4 updates, halved by step 7, doubled again after steps 8 to 11.
+    CHECK(lines[i]["loss_scale"] == (step <= 4    ? 4096
+                                     : step <= 7  ? 8192
+                                     : step <= 11 ? 4096
+                                                  : 8192));
+    CHECK(lines[i]["scale_downs"] == (step < 7 ? 0 : 1));
+    CHECK(lines[i]["skipped"] == (step < 7 ? 0 : 1));
+    CHECK(lines[i].contains("offender") == (step == 7));
+  }
+  CHECK(lines[6]["offender"] == "overflow at a loss scale of 8192: gradient of unit h.0 on rank 1");
+  // Saved behind step 8, with the scale: what follows is the same.
+  std::atomic<bool> stop = false;
+  parts.Train(
+      {overflow}, [&](const StepReport& report) { stop = report.step == 8; }, &stop);
+  parts.Train();
+  CHECK(parts.Hashes() == run.Hashes());
+  CHECK(parts.Lines() == run.Lines());
+
+  Run plain(1, {"train.steps=2"});
+  plain.Train();
+  CHECK_FALSE(plain.Lines().back().contains("loss_scale"));
+}
+
 TEST_CASE("a run that may not go on stops with the reason, and its checkpoint stays", "[guard]") {
   if (!test::HaveDevices(2)) return;
   Run run(2, {"guard.non_finite=stop"});

@@ -132,5 +132,20 @@ TEST_CASE("heads too wide for whose kernels run them are refused by the keys tha
                     "model.d_model / model.heads is 516; at most 512 on CPUs");
 }
 
+TEST_CASE("GPUs refuse fp16 by its key, and say what they compute in", "[run][model]") {
+  const auto plan = [](const std::string& compute, Backend backend) {
+    const std::vector<std::string> sets = {"data.kind=synthetic", "model.family=gpt2",
+                                           "model.layers=1",      "model.heads=1",
+                                           "model.vocab=64",      "model.seq_len=8",
+                                           "model.d_model=64",    "precision.compute=" + compute};
+    Assemble(LoadConfig({}, sets, {}).config, 1, {.backend = backend}, {"train"});
+  };
+  CHECK_NOTHROW(plan("fp16", Backend::kCpu));
+  CHECK_NOTHROW(plan("bf16", Backend::kCuda));
+  CHECK_THROWS_WITH(plan("fp16", Backend::kCuda),
+                    "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 "
+                    "are allowed, or execution.backend=cpu");
+}
+
 }  // namespace
 }  // namespace millrace

@@ -82,7 +82,7 @@ std::vector<Logits> TrainingLogits(RankContext& rank, const Config& config, int6
   // One chunk of the head's, the last thing that the plan computes.
   MR_CHECK(rows <= 512 && config.parallel.tensor_strips == 1, "{} rows in {} strips", rows,
            config.parallel.tensor_strips);
-  const bool narrow = config.precision.compute == PrecisionConfig::Format::kBf16;
+  const bool narrow = config.precision.compute != PrecisionConfig::Format::kFp32;
   const int64_t columns = buffer->bytes / rows / (narrow ? 2 : 4);
   const std::byte* const data = rank.engine.BindingOf(plan).arena + buffer->offsets.front();
   std::vector<float> own(static_cast<size_t>(rows * columns));

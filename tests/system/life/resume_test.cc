@@ -86,6 +86,21 @@ TEST_CASE("stopped and resumed at each third step, a run is the run that was nev
       }
 }
 
+TEST_CASE("so it is in fp16, whose scale falls and grows on the way") {
+  if (TestRanks().captures()) return;  // GPUs do not compute in fp16 yet
+  for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {2, 2}}) {
+    INFO("world " << world << " replicate " << replicate);
+    Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp16All, world, 2).trial;
+    trial.config.parallel.replicate = replicate;
+    trial.config.precision.loss_scale = {.init_scale = 0x1p21, .growth_interval = 2};
+    trial.steps = kSteps;
+    const Outcome whole = RunTrial(trial);
+    REQUIRE(whole.scalars.back().scale_downs > 0);
+    REQUIRE(whole.scalars.back().adam_t > 2);
+    CheckResume(trial);
+  }
+}
+
 TEST_CASE("so it is where models or sequences are split over ranks") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const Precision precision : {Precision::kFp32, Precision::kBf16All})

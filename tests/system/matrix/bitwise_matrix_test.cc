@@ -145,6 +145,18 @@ TEST_CASE("by Muon: no option changes a bit, and each takes effect", "[muon]") {
   }
 }
 
+// With a scale that falls and grows within the steps.
+TEST_CASE("in fp16: no option changes a bit, and each takes effect", "[fp16]") {
+  if (TestRanks().captures()) return;  // GPUs do not compute in fp16 yet
+  for (const auto& [world, accumulate] : {std::pair{1, 3}, {2, 1}, {2, 3}}) {
+    const auto family = accumulate == 1 ? ModelConfig::Family::kLlama : ModelConfig::Family::kGpt2;
+    Base base = MakeBase(family, true, accumulate == 1 ? Precision::kFp16 : Precision::kFp16All,
+                         world, accumulate);
+    base.trial.config.precision.loss_scale = {.init_scale = 1024, .growth_interval = 2};
+    CheckBase(base);
+  }
+}
+
 // f32 parameters of their own beside matrices in bf16; blocks of three kinds and sizes.
 TEST_CASE("a hybrid with Mamba-2: no option changes a bit, and each takes effect", "[mamba]") {
   for (const int world : {1, 2}) {
