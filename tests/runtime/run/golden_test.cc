@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <fstream>
 #include <limits>
 
 #include "runtime/exec/engine.h"
@@ -267,6 +268,41 @@ TEST_CASE("in bf16, logits, gradients and losses stay within the bounds derived 
   const Spread tensor{.micro_batch = 3, .tensor = 3}, context{.micro_batch = 3, .context = 2};
   for (const char* model : {"gpt2_split", "llama_split", "llama_shared"})
     for (const Spread& spread : {tensor, context}) CheckBf16(Golden(model), spread, norms);
+}
+
+// tests/golden/make_fp16.py derives the bounds. At this scale every gradient that matters is a
+// normal number of fp16's, and none overflows.
+void CheckFp16(const std::string& model, const Spread& spread, const std::string& norms) {
+  if (test::TestRanks().captures()) return;  // GPUs do not compute in fp16 yet
+  Golden golden(model);
+  CAPTURE(golden.folder, spread.Text(), norms);
+  const nlohmann::json bound =
+      nlohmann::json::parse(std::ifstream("tests/golden/fp16/" + model + ".json")).at("bound");
+  golden.json["bf16_bound"] = bound;
+  const std::vector<std::string> sets = {"precision.compute=fp16",
+                                         "precision.loss_scale.init_scale=4096", norms};
+  const FirstStep first = RunFirstStep(golden, spread, sets);
+  const Difference logits = CompareLogits(golden, first.logits, true);
+  CHECK(Outside({logits}) == Strings{});
+  CHECK(logits.found > 1e-5 * golden.json["logits_max"].get<double>());  // fp16 is at work
+  CHECK(Outside(CompareGrads(golden, first.grads, true)) == Strings{});
+  const Trajectory run = RunTrajectory(golden, spread, sets);
+  CHECK(Outside(PerStep("loss", run.loss, golden.json["loss"], [&](size_t step, double) {
+          return bound["loss"][step].get<double>();
+        })) == Strings{});
+  CHECK(std::abs(run.grad_norm[0] - golden.json["grad_norm"][0].get<double>()) <=
+        bound["grad_norm"].get<double>());
+}
+
+TEST_CASE("in fp16, logits, gradients, norm and losses stay within the bounds derived for it",
+          "[golden][fp16]") {
+  const std::string norms = GENERATE("precision.norms=fp32", "precision.norms=compute");
+  const Spread whole{.micro_batch = 3}, shard{.shard = 3, .micro_batch = 1};
+  for (const char* model :
+       {"gpt2_tiny", "llama_tiny", "llama_tied_tiny", "qwen3_tiny", "nemotron_h_tiny"})
+    for (const Spread& spread : {whole, shard}) CheckFp16(model, spread, norms);
+  const Spread tensor{.micro_batch = 3, .tensor = 3};
+  for (const char* model : {"gpt2_split", "llama_split"}) CheckFp16(model, tensor, norms);
 }
 
 TEST_CASE("the comparison notices one weight that is off by 1e-4", "[golden]") {
