@@ -36,11 +36,13 @@ struct DataConfig {
   std::string tokenizer = "bytes";
   int64_t shuffle_seed = 0;
   int64_t eval_batches = 8;
-  bool document_mask = false;
+  std::optional<bool> document_mask = {};
   std::optional<int64_t> end_of_document = {};
   std::optional<bool> loss_mask = {};
 
   Kind KindOf(const DataSource& source) const { return source.kind.value_or(kind); }
+  // Of a configuration that LoadRunConfig has loaded, which leaves no null.
+  bool MasksDocuments() const { return document_mask.value_or(false); }
   bool operator==(const DataConfig&) const = default;
 };
 

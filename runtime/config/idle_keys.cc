@@ -181,7 +181,7 @@ Rules OfDataAndTraining() {
       [](C c, Context) { return c.train.loss != TrainConfig::Loss::kPolicyGradient; },
       "the loss is no policy gradient");
   const Circumstance not_masked = ByKeys(
-      {"data.document_mask"}, [](C c, Context) { return !c.data.document_mask; },
+      {"data.document_mask"}, [](C c, Context) { return c.data.document_mask == false; },
       "where documents end is of no matter unless they are masked");
   return {
       {"data.end_of_document", not_masked},

@@ -38,13 +38,16 @@ std::vector<Key> DataKeys() {
           "A row of `model.seq_len` tokens is the documents that lie in it: attention and "
           "positions stop where one ends, and states of mixers begin anew; the first token of a "
           "document is no target. Packed documents have the losses that they have in rows of their "
-          "own. Off by default: on GPUs attention then runs on kernels of our own and not on "
-          "cuDNN's, which are faster, and mixers do not run at all. Not with `parallel.context` or "
-          "`model.mtp`."),
+          "own. null: true on CPUs where documents are known (`data.end_of_document` is given, or "
+          "all files have an .idx of Megatron's) and may be masked, else false; the start says "
+          "which where they are known. Not with `parallel.context`, `model.mtp` or "
+          "`precision.linear: fp8_tensor`. On GPUs masks have to be asked for, as steps take "
+          "longer with them, and are not there for mixers; bf16 heads that are no multiple of 8 up "
+          "to 128 are slow there. A program that makes the steps itself has to say true."),
       KEY(data.end_of_document, From(0, 10 * kMillion),
-          "The id that ends a document and belongs to it, as `data.path` has it. "
-          "`data.document_mask` needs it; null: documents begin where the .idx files of Megatron's "
-          "datasets say, which all files then need."),
+          "The id that ends a document and belongs to it, as `data.path` has it: see "
+          "`data.document_mask`. null: documents begin where the .idx files of Megatron's datasets "
+          "say, which all files need if they are to be masked."),
       KEY(data.loss_mask, any,
           "true: of token files with a mask beside them (NAME.mask, one byte per token; `millrace "
           "tokenize --from messages` makes them) the tokens that it leaves out are no targets, in "

@@ -101,7 +101,7 @@ class Validator {
       Require(Reads(DataConfig::Kind::kTokens), {"data.loss_mask", "data.kind"},
               "masks lie beside token files, and nothing of that kind is read");
     }
-    if (!data.document_mask) return;
+    if (!data.MasksDocuments()) return;
     Require(config_.parallel.context == 1, {"data.document_mask", "parallel.context"},
             "sequences that ranks share have no documents yet; with parallel.context 1 they can");
     Require(config_.model.mtp.depth == 0, {"data.document_mask", "model.mtp.depth"},
@@ -114,7 +114,7 @@ class Validator {
     Require(linear == LinearEncoding::kCompute || config_.parallel.tensor == 1,
             {"precision.linear", "parallel.tensor"},
             "weights that ranks split are not in FP8 yet; with parallel.tensor 1 they can be");
-    Require(linear != LinearEncoding::kFp8Tensor || !config_.data.document_mask,
+    Require(linear != LinearEncoding::kFp8Tensor || !config_.data.MasksDocuments(),
             {"precision.linear", "data.document_mask"},
             "a scale of a whole tensor lets documents of one row change each other's bits; "
             "fp8_block and compute keep them apart");

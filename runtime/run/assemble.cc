@@ -224,9 +224,10 @@ std::vector<std::string> ExecutionNotes(const Config& config) {
     notes.push_back(
         "execution.graph=microbatch joins all streams at each graph's end: gathers and reductions "
         "of one graph never run beside the next");
-  if (config.data.document_mask)
+  if (config.data.MasksDocuments())
     notes.push_back(
-        "data.document_mask: on a GPU attention runs on kernels of our own, not on cuDNN's");
+        "data.document_mask: on a GPU attention runs on kernels of our own, which pass over other "
+        "documents, not on cuDNN's");
   if (config.model.BalancedGate())
     notes.push_back(
         "model.moe.gate=balanced: a fixed pattern chooses experts, not the router; for benchmarks");

@@ -131,7 +131,7 @@ ModelOptions ModelOptionsOf(const Config& config) {
   if (config.optimizer.name == OptimizerKind::kMuon) o.hidden_update = UpdateRule::kMuon;
   o.groups = ParamGroupsOf(config.optimizer);
   o.loss = LossOf(config.train);
-  o.documents = config.data.document_mask;
+  o.documents = config.data.MasksDocuments();
   // What begins a document is no target, nor is what a mask leaves out.
   o.loss.weights |= o.documents || config.data.loss_mask.value_or(false);
   o.tensor = config.parallel.tensor;

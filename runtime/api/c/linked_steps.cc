@@ -104,7 +104,7 @@ std::optional<LinkedRun::Given> LinkedRun::GivenBy(const mr_batch* batch, bool o
             "batch is NULL, and the run was made without use_data: there are no tokens");
     return std::nullopt;
   }
-  Require(!loaded_.config.data.document_mask, MR_UNSUPPORTED,
+  Require(!loaded_.config.data.MasksDocuments(), MR_UNSUPPORTED,
           "data.document_mask is true, and batch is not NULL: documents are found in the run's own "
           "data alone so far");
   Require(!loaded_.config.data.loss_mask.value_or(false), MR_UNSUPPORTED,

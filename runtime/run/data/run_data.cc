@@ -23,7 +23,7 @@ TokenSourceOptions OptionsOf(const Config& config, DataKind kind, const std::str
                              .seed = static_cast<uint64_t>(config.data.shuffle_seed)};
   const auto tokenizer = TokenizerOf(config);
   options.loss_mask = config.data.loss_mask;
-  options.index_documents = config.data.document_mask && !config.data.end_of_document;
+  options.index_documents = config.data.MasksDocuments() && !config.data.end_of_document;
   options.tokenizer = {config.data.tokenizer, tokenizer ? tokenizer->hash() : ""};
   return options;
 }

@@ -46,7 +46,7 @@ int64_t CountTargets(const Batcher& batcher, int64_t data_step, int64_t rank, in
 }  // namespace
 
 RowMasks MasksOf(const Config& config) {
-  RowMasks masks{.documents = config.data.document_mask,
+  RowMasks masks{.documents = config.data.MasksDocuments(),
                  .loss = config.data.loss_mask.value_or(false)};
   if (masks.documents && config.data.end_of_document)
     masks.end_of_document = static_cast<int32_t>(*config.data.end_of_document);

@@ -26,7 +26,7 @@ class Engine;
 Config ApplyHuggingFaceConfig(const LoadedConfig& loaded, const std::string& folder);
 
 // LoadConfig; and with model.init_from, ApplyHuggingFaceConfig of that folder, which is then the
-// origin of the keys that it gave.
+// origin of the keys that it gave. Then WithDocumentMask (run/data/known_documents.h).
 LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
                            const ConfigContext& context);
 LoadedConfig LoadRunConfigTexts(std::span<const ConfigText> texts, const ConfigContext& context);

@@ -17,6 +17,7 @@
 #include "runtime/config/keys.h"
 #include "runtime/config/validate.h"
 #include "runtime/data/input_file.h"
+#include "runtime/run/data/known_documents.h"
 #include "runtime/run/huggingface/exchange.h"
 
 namespace millrace {
@@ -171,11 +172,11 @@ LoadedConfig WithFolder(LoadedConfig loaded) {
 
 LoadedConfig LoadRunConfig(std::span<const std::string> files, std::span<const std::string> sets,
                            const ConfigContext& context) {
-  return WithFolder(LoadConfig(files, sets, context));
+  return WithDocumentMask(WithFolder(LoadConfig(files, sets, context)), context);
 }
 
 LoadedConfig LoadRunConfigTexts(std::span<const ConfigText> texts, const ConfigContext& context) {
-  return WithFolder(LoadConfigTexts(texts, {}, context));
+  return WithDocumentMask(WithFolder(LoadConfigTexts(texts, {}, context)), context);
 }
 
 void RequireModelOf(const std::string& folder, const ModelConfig& model) {

@@ -77,11 +77,10 @@ void TrainingLoop::Begin() {
 // Of large files what opening them left.
 DataCheck TrainingLoop::CheckFiles() {
   const PhaseScope phase = session_.Phase(RunPhase::kReadingTokens);
-  if (leader() && !config_.data.document_mask && FilesKnowDocuments(config_))
+  if (leader() && !config_.data.MasksDocuments() && FilesKnowDocuments(config_))
     Note(LogLevel::kInfo,
          "data.document_mask is false: Megatron's indices say where documents begin, and attention "
-         "goes across these places. true stops it there; on a GPU it then runs on kernels of our "
-         "own, which are slower than cuDNN's");
+         "goes across these places. true stops it there");
   const auto start = std::chrono::steady_clock::now();
   const DataCheck check =
       CheckRunData(session_.data(), config_.run.dir, session_.engine().comms().world(), [&] {
