@@ -202,7 +202,7 @@ TEST_CASE("an op that its contract does not allow is refused with both values") 
     op.a = op.b = memory.New(DType::kF64, {3});
     op.out = memory.New(DType::kF32, {3});
     CHECK_THAT(MessageOf([&] { table.add(op, *stream); }),
-               Contains("f64") && Contains("f32 or bf16"));
+               Contains("f64") && Contains("f32, bf16 or f16"));
   }
   SECTION("heads that do not divide") {
     AttentionOp<TensorView> op{};
