@@ -69,6 +69,22 @@ class Verbs(CliTest):
         self.assertEqual(older['step'], 4)
         self.assertNotEqual(older['eval_loss'], alone['eval_loss'])
 
+    def test_a_balanced_gate_is_named_by_eval_and_advice(self):
+        for gate in ('balanced', 'router'):
+            experts = {'experts': 4, 'top_k': 2, 'ffn': 16, 'gate': gate}
+            config, _ = self.config(run=gate, model={'family': 'qwen3_moe', 'moe': experts})
+            with open(config) as f:
+                content = json.load(f)
+            del content['model']['ffn']
+            with open(config, 'w') as f:
+                json.dump(content, f)
+            self.expect(millrace('train', config), OK)
+            done = self.expect(millrace('eval', config), OK)
+            self.assertEqual(json.loads(done.out).get('gate'), 'balanced' if gate == 'balanced' else None)
+            advised = self.expect(millrace('plan', config, '--world', '2', '--advise'), OK)
+            for said in (done.err, advised.err):
+                (self.assertIn if gate == 'balanced' else self.assertNotIn)('model.moe.gate=balanced', said)
+
     def test_eval_and_generate_need_a_sound_checkpoint(self):
         config, run = self.config()
         for verb in ('eval', 'generate'):
@@ -172,7 +188,7 @@ class Verbs(CliTest):
         truncate(ids, 0)
         self.expect_line(self.expect(program('inspect', ids), BAD_DATA).err, r'%s is no checkpoint, and cannot be read as tokens: %s is empty\. %s' % (ids, ids, takes))
         os.mkdir(self.path('a_folder'))
-        self.expect_line(self.expect(program('inspect', self.path('a_folder')), BAD_DATA).err, r'is no checkpoint, and cannot be read as tokens: the folder .*/a_folder has no non-empty \*\.bin file directly in it\. %s' % takes)
+        self.expect_line(self.expect(program('inspect', self.path('a_folder')), BAD_DATA).err, r'is no checkpoint, and cannot be read as tokens: the folder .*/a_folder has no \*\.bin file directly in it\. %s' % takes)
 
     def test_doctor_measures_this_host_for_plan(self):
         config, _ = self.config()

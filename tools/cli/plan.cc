@@ -163,6 +163,9 @@ int PlanVerb(const PlanArguments& arguments) {
         "execution.backend = auto: planned as the CPU's kernels and transports, at the rates of "
         "{}; execution.backend=cuda plans for GPUs",
         arguments.machine));
+  if (arguments.advise && loaded.config.model.BalancedGate())  // a page of one plan says it itself
+    loaded.notes.push_back(
+        "model.moe.gate=balanced: step times are those of even loads, which no router has");
   SayNotes(loaded);
   const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
   if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn)

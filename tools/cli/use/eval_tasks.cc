@@ -27,12 +27,13 @@ void Require(const EvalArguments& arguments) {
              "--examples is one file, and takes one --task, not {}", arguments.tasks.size());
 }
 
-Json LineOf(const EvalScores& scores, const ResumedRun& loaded) {
+Json LineOf(const Config& config, const EvalScores& scores, const ResumedRun& loaded) {
   Json line = {{"step", loaded.progress.step}, {"checkpoint", loaded.path},
                {"task", scores.task},          {"rules", scores.rules},
                {"examples", scores.examples},  {"hash", scores.hash}};
   for (const auto& [name, value] : scores.values)
     line[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  if (config.model.BalancedGate()) line["gate"] = "balanced";
   return line;
 }
 
@@ -56,7 +57,7 @@ int EvalTasksVerb(const EvalArguments& arguments) {
     for (const OpenTask& task : tasks) {
       const TaskResult result = ScoreTask(session, task);
       if (!context.leader()) continue;
-      std::cout << DumpJson(LineOf(result.scores, loaded), {.replace = true}) << std::endl;
+      std::cout << DumpJson(LineOf(config, result.scores, loaded), {.replace = true}) << std::endl;
       if (!arguments.examples.empty()) WriteExamples(arguments.examples, result.examples);
     }
     return 0;

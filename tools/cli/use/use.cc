@@ -22,6 +22,9 @@ ResumedRun LoadWeights(RankContext& context, Session& session, const std::string
                    fmt::format("weights of step {} from {}", loaded.progress.step, loaded.path));
   for (const std::string& change : loaded.changes)
     if (change.starts_with("data.tokenizer")) context.log.Warning(LogScope::kAllRanks, change);
+  if (session.config().model.BalancedGate())
+    context.log.Warning(LogScope::kAllRanks,
+                        "model.moe.gate=balanced: a fixed pattern chooses experts, not the router");
   return loaded;
 }
 
@@ -46,6 +49,7 @@ int EvalVerb(const EvalArguments& arguments) {
                                    {"perplexity", Number(std::exp(held_out.loss))}};
     for (const SourceLoss& source : held_out.sources)
       line["source_eval_loss"][source.name] = Number(source.loss);
+    if (session.config().model.BalancedGate()) line["gate"] = "balanced";
     if (context.leader()) std::cout << DumpJson(line, {.replace = true}) << std::endl;
     return 0;
   });
