@@ -154,9 +154,9 @@ class Engine {
   std::vector<float> Logits(std::span<const int32_t> tokens, int64_t row, int64_t vocab);
 
   // Gives the memory of a part of the arena back (released_arena.h). Until Acquire() plans, and
-  // states that lie there, are Error(kInvalidArgument). So are, as collectives: a second release,
-  // an acquisition without one, steps in flight, WhyNotReleasable(). Error(kOutOfMemory) of one
-  // rank is every rank's. What is refused has changed nothing.
+  // states that lie there, are Error(kInvalidArgument). Refused so on all ranks alike: a second
+  // release, an acquisition without one, steps in flight, an arena that EngineOptions::releasable
+  // did not ask for. Error(kOutOfMemory) of one rank is every rank's. A refusal changes nothing.
   MovedMemory Release(ArenaPart part);
   MovedMemory Acquire();
   const ReleasedArena* released() const { return released_ ? &*released_ : nullptr; }

@@ -111,7 +111,8 @@ struct Entry {
 };
 
 // What a schedule finds in states and carried buffers, and what it leaves there. By buffer,
-// ascending.
+// ascending. A prologue is due when one of the reads is not valid (plan/check/seams.h); its own
+// seam says what it leaves valid.
 struct Seam {
   std::vector<BufferId> reads;    // read before the schedule has written them: whole, and valid
   std::vector<BufferId> defines;  // written; whole and valid afterwards

@@ -36,10 +36,10 @@ struct NodeDef {
   std::string_view name;  // in texts and messages; "norm"
   RecomputeClass recompute = RecomputeClass::kNever;
 
-  // Emits the gradient nodes of a forward node (gradients.h). Null: none, and none may be asked
-  // for.
+  // Emits the gradient nodes of a forward node (gradients.h): of kinds of their own, each with a
+  // definition that lowers them. Null: none, and none may be asked for, as of a gradient node.
   void (*gradient)(Differentiator& d, const Node& node) = nullptr;
-  // Emits the kernel ops of a node and of what it has absorbed (lower/lowering.h).
+  // Emits the kernel ops of a node and of what it has absorbed (lower/lowering.h). All have it.
   void (*lower)(Lowering& lowering, const Step& step) = nullptr;
   // Absorbs another node, where one op computes both (lower/fusion.h). Null: never.
   void (*fuse)(Fuser& fuser, int position) = nullptr;

@@ -62,9 +62,11 @@ struct Node {
   // By position, as the kind's definition says; an absent one is an invalid id.
   std::vector<ValueId> inputs;
   std::vector<ValueId> outputs;
-  std::vector<ValueId> grads;  // kParamGrad values this node contributes to
-  std::any attrs;              // of the type that the definition says; a gradient node has those
-                               // of its forward node
+  // kParamGrad values this node contributes to. Ranks' parts are summed over the axes that do not
+  // split the parameter (plan/layout/shard_layout.h).
+  std::vector<ValueId> grads;
+  std::any attrs;  // of the type that the definition says; a gradient node has those
+                   // of its forward node
   UnitId unit;
   std::string label;        // "h.3/attn.qkv"
   bool recomputed = false;  // a forward node emitted again in the backward
