@@ -35,7 +35,7 @@ __device__ __forceinline__ void Mask(Scores<kTiles>& scores, const SeenKeys<kTil
 // lse = log of the sum of exponentials: `factor` becomes 1 / sum.
 template <int kTiles>
 __device__ __forceinline__ void Finish(const AttentionArgs& a, const PackedQueries& work, int row,
-                                       int end, const Softmax<kTiles>& softmax,
+                                       int end, const OnlineSoftmax<kTiles>& softmax,
                                        float (&factor)[kTiles][2]) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kPackedThreads, kPackedBlocks<kDepth>)
   const SeenKeys<kTiles> seen(a.sizes, work.batch, row, end);
   const float scale = a.scale * kLog2E;
   Queries<kDepth, kTiles> queries(SharedAddress(shared.queries));
-  Softmax<kTiles> softmax;
+  OnlineSoftmax<kTiles> softmax;
   softmax.Clear();
   Sums<kDepth, kTiles> sums = {};
   bool held = false;

@@ -201,7 +201,7 @@ class WarpOfRun {
   int kv_, first_, end_;
   int most_last_, least_last_, most_first_;  // of the warp's queries
   LastSeen<kTiles> last_;
-  Softmax<kTiles> softmax_;
+  OnlineSoftmax<kTiles> softmax_;
   Sums<kDepth, kTiles> sums_ = {};
 };
 

@@ -128,7 +128,7 @@ inline constexpr float kLog2E = 1.44269504f;
 // What softmax over the keys so far has come to, of a lane's queries (mma.cuh: rows l/4 and l/4 + 8
 // of each tile).
 template <int kTiles>
-struct Softmax {
+struct OnlineSoftmax {
   float most[kTiles][2], total[kTiles][2];  // total: of this lane's keys
 
   __device__ void Clear() {
@@ -148,7 +148,7 @@ struct Softmax {
 // Scores become weights relative to the largest score so far; sums and totals, too. `scale`: of
 // scores as exponents of 2, above 0.
 template <int kDepth, int kTiles>
-__device__ __forceinline__ void Weigh(Scores<kTiles>& scores, Softmax<kTiles>& softmax,
+__device__ __forceinline__ void Weigh(Scores<kTiles>& scores, OnlineSoftmax<kTiles>& softmax,
                                       Sums<kDepth, kTiles>& sums, float scale) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t)
