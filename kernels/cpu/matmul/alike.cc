@@ -84,14 +84,35 @@ AlikeProduct SmallestWith(Ways& ways, int way, int64_t count, int64_t most) {
   return best;
 }
 
+// What was tried so far. Held while one looks at it or tries more.
+class Found {
+ public:
+  explicit Found(const TileKey& tile)
+      : lock_(mutex_), ways_(found_.try_emplace(tile, tile).first->second) {}
+  Ways& ways() { return ways_; }
+
+ private:
+  static inline std::mutex mutex_;
+  static inline std::map<TileKey, Ways> found_;
+  std::lock_guard<std::mutex> lock_;
+  Ways& ways_;
+};
+
 }  // namespace
+
+std::pair<int64_t, int64_t> PlaceInTile(int64_t row, int64_t rows, int64_t most) {
+  const int64_t begin = row / most * most;
+  return {std::min(most, rows - begin), row - begin};
+}
+
+std::vector<int> WaysOf(int64_t tile_rows, const TileKey& tile) {
+  return Found(tile).ways().Of(tile_rows);
+}
 
 std::vector<AlikeProduct> ProductsAlike(const std::vector<std::pair<int64_t, int64_t>>& wanted,
                                         const TileKey& tile) {
-  static std::mutex mutex;
-  static std::map<TileKey, Ways> found;
-  const std::lock_guard lock(mutex);
-  Ways& ways = found.try_emplace(tile, tile).first->second;
+  Found found(tile);
+  Ways& ways = found.ways();
   std::map<std::pair<int, int64_t>, std::vector<int64_t>> rows;  // by way, whole product's rows
   for (size_t r = 0; r < wanted.size(); ++r) {
     const auto [tile_rows, place] = wanted[r];

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace millrace::cpu {
@@ -29,6 +30,14 @@ struct AlikeProduct {
   int64_t tile_rows = 0;
   std::vector<int64_t> places, rows;
 };
+
+// Where a row of a product of `rows` rows lies, which is cut into tiles of at most `most` rows: the
+// rows of its tile, and its place in it.
+std::pair<int64_t, int64_t> PlaceInTile(int64_t row, int64_t rows, int64_t most);
+
+// The way, by number, in which a product of `tile_rows` rows forms the row at each of its places.
+// Threads  Callable from several threads at once.
+std::vector<int> WaysOf(int64_t tile_rows, const TileKey& tile);
 
 // Products that together form each row r as place wanted[r].second of a product of wanted[r].first
 // rows forms it. None has more rows than the largest wanted.first.

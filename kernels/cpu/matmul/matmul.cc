@@ -166,10 +166,9 @@ class RowsAlike {
   std::vector<std::pair<int64_t, int64_t>> PlacesOf(int64_t row, int64_t rows) const {
     std::vector<std::pair<int64_t, int64_t>> places;
     for (int64_t i = row; i < row + rows; ++i) {
-      const int64_t number = op_.places.as<int32_t>()[i], place = number % op_.like_rows,
-                    begin = place / tile_.m * tile_.m;
+      const int64_t number = op_.places.as<int32_t>()[i];
       MR_CHECK_GE(number, 0, "matmul: the row that row {} is like", i);
-      places.emplace_back(std::min(tile_.m, op_.like_rows - begin), place - begin);
+      places.push_back(PlaceInTile(number % op_.like_rows, op_.like_rows, tile_.m));
     }
     return places;
   }
