@@ -21,9 +21,9 @@ struct RowOfSequence {
   int64_t sequence, position;
 };
 
-// The first row of `sequences` of so many positions that this process's BLAS forms in another way
-// than the row of the same position in the first sequence (alike.h); none: a sequence's bits do not
-// depend on its place. By trial, once per process and sizes.
+// A row of `sequences` of so many positions that this process's BLAS forms in another way than the
+// row of the same position in the first sequence (alike.h): the first such, in some of the columns.
+// None: a sequence's bits do not depend on its place. By trial, once per process and sizes.
 // Threads  Callable from several threads at once.
 std::optional<RowOfSequence> FirstUnlike(const WholeProduct& product, int64_t sequences,
                                          int64_t positions);

@@ -12,6 +12,7 @@
 #include "runtime/api/c/lent_weights.h"
 #include "runtime/api/c/meeting_place.h"
 #include "runtime/api/c/status.h"
+#include "runtime/api/exact_sequences.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/graph/model_flops.h"
@@ -103,6 +104,8 @@ LinkedRun::LinkedRun(const mr_run_options& options, const std::function<void()>&
   session_ = std::make_unique<Session>(
       config, environment,
       SessionParts{.plans = PlansFor(options), .data = options.use_data != 0, .releasable = true});
+  if (world == 1) unlike_ = CheckSequencesAlike(config, session_->run().plans);
+  if (!unlike_.empty()) log_.Warning(LogScope::kAllRanks, unlike_);
   if (options.use_inference != 0)
     generates_ = std::make_unique<EngineTokenModel>(session_->engine(), config);
   layout_ = {mesh.data_ranks(), config.train.micro_batch, session_->run().options.accumulate};
@@ -129,7 +132,10 @@ void LinkedRun::Configure(const mr_run_options& options, int world) {
     log_.ShowFrom(loaded_.config.run.log_level);
     const Backend backend = ChooseBackend(loaded_.config);
     RequireDevice(options.device, backend, world);
-    if (world > 1) Assemble(loaded_.config, world, TraitsOf(backend, world), PlansFor(options));
+    if (world > 1)
+      unlike_ = CheckSequencesAlike(
+          loaded_.config,
+          Assemble(loaded_.config, world, TraitsOf(backend, world), PlansFor(options)).plans);
     own = {"", config_text_, backend};
   } catch (const Error& error) {
     own.mistakes = error.what();

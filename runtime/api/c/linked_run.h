@@ -132,6 +132,7 @@ class LinkedRun {
   bool uses_data() const { return session_->has_data(); }
 
   CallbackLog log_;
+  std::string unlike_;  // why generation need not have the bits of scores (exact_sequences.h)
   std::unique_ptr<CommFactory> host_;
   std::unique_ptr<Communicator> meeting_;  // all ranks
   LoadedConfig loaded_;

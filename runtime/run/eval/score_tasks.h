@@ -29,7 +29,7 @@ struct TaskResult {
 
 // A collective, with the session's score plan. The same on every rank, and at any micro_batch and
 // number of data ranks where the backend's products round a row alike in all of its places (the
-// CPU's do).
+// CPU's do with AVX-512; OpenBLAS's for Haswell and Zen do not).
 TaskResult ScoreTask(Session& session, const OpenTask& task);
 
 // "acc 0.2859, acc_norm 0.2955 (10042 examples, rules of llm.c)".
