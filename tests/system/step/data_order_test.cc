@@ -92,9 +92,9 @@ TEST_CASE(
       std::make_shared<NumberedWindows>(TinyConfig(ModelConfig::Family::kGpt2).model);
   std::vector<double> reference;
   for (const Trial& trial : Trials()) {
-    const Batcher batcher(source, 9, LayoutOf(trial));
     std::vector<double> losses;
     RunEngines(trial, [&](RankContext& rank) {
+      const Batcher batcher(source, 9, LayoutOf(trial));  // for one thread at a time
       rank.engine.InitWeights(5);
       for (int64_t step = 0; step < kSteps; ++step) {
         const StepScalars scalars =
