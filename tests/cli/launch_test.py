@@ -107,6 +107,8 @@ class Launch(CliTest):
     def test_a_restart_from_an_older_checkpoint_is_told_as_it_was(self):
         config, run = self.config(train={'steps': 100000, 'micro_batch': 8}, checkpoint={'every': 100})
         job = launch(config)
+        # A checkpoint is written beside the steps, which may be hundreds further by then.
+        wait_until(lambda: len(run.checkpoints()) > 1, 'the second checkpoint', job=job)
         newest = self.ended_unseen(job, run, 210)
         path = run.checkpoint(newest, 'rank_00000.safetensors')
         flip_bit(path, -1000 + os.path.getsize(path))
