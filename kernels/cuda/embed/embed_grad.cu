@@ -76,6 +76,64 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
   }
 }
 
+// found = the rows of d_out among the kUnroll * blockDim.x from `first` on whose place in their
+// document is `position`, in order; gives how many. All threads of the block call it; what it wrote
+// is theirs to read until they call it again.
+__device__ __forceinline__ int FindRows(const EmbedGradArgs& a, int position, int first,
+                                        int32_t (&found)[kUnroll * kMaxThreads]) {
+  __shared__ uint32_t
+      hits[kUnroll * kMaxThreads / kWarp];  // bit l of hits[w]: row first + w*32 + l
+  const PositionsGradArgs& p = a.positions;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            warps = static_cast<int>(blockDim.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __syncthreads();  // found may still be read
+  for (int u = 0; u < kUnroll; ++u) {
+    const int word = u * warps + warp, r = first + word * kWarp + lane;
+    const auto at = static_cast<uint32_t>(p.first) + static_cast<uint32_t>(r);
+    const bool hit =
+        r < a.rows &&
+        static_cast<int>(at % static_cast<uint32_t>(p.length)) - p.documents[at] == position;
+    const uint32_t mask = __ballot_sync(0xffffffffu, hit);
+    if (lane == 0) hits[word] = mask;
+  }
+  __syncthreads();
+  int count = 0;
+  for (int word = 0; word < kUnroll * warps; ++word) {
+    const uint32_t mask = hits[word];
+    if (word % warps == warp && (mask >> lane & 1u) != 0)
+      found[count + __popc(mask & ((1u << lane) - 1u))] = first + word * kWarp + lane;
+    count += __popc(mask);
+  }
+  __syncthreads();
+  return count;
+}
+
+// d_positions[p] (=|+=) sum of the rows whose place in their document is p, in order. A block looks
+// for them together: a thread that walked all rows alone took most of the time of a step.
+template <Elements E>
+__device__ __forceinline__ void SumDocuments(const EmbedGradArgs& a, int position) {
+  __shared__ int32_t found[kUnroll * kMaxThreads];
+  const Rows& d_positions = a.positions.d_positions;
+  const int c = Column(), left = a.columns - c;
+  Floats sum = {};
+  for (int first = 0; first < a.rows; first += kUnroll * static_cast<int>(blockDim.x)) {
+    const int count = FindRows(a, position, first, found);
+    for (int i = 0; left > 0 && i < count; i += kUnroll) {
+      Raw<E> raw[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+        if (i + u < count) raw[u] = LoadRaw<E>(a.d_out, found[i + u] * a.d_out.stride + c, left);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+        if (i + u < count) AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
+    }
+  }
+  if (left > 0)
+    StoreOrAdd<Elements::kAny>(d_positions, position * d_positions.stride + c, left, sum,
+                               a.positions.accumulate);
+}
+
 // d_positions[p] (=|+=) sum over b of d_out[b*T + t - first], t = p - start[b % 2], of the rows
 // that there are.
 template <Elements E>
@@ -84,16 +142,6 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t posi
   const int c = Column(), left = a.columns - c;
   if (left <= 0) return;
   Floats sum = {};
-  if (p.documents != nullptr) {  // rows of any place in a row of tokens, in order
-    for (int64_t r = 0; r < a.rows; ++r) {
-      const int64_t at = p.first + r;
-      if (at % p.length - p.documents[at] == position)
-        AddTo(sum, ToFloats<E>(a.d_out, LoadRaw<E>(a.d_out, r * a.d_out.stride + c, left)));
-    }
-    StoreOrAdd<Elements::kAny>(p.d_positions, position * p.d_positions.stride + c, left, sum,
-                               p.accumulate);
-    return;
-  }
   // Rows of d_out are those of the tokens from p.first on.
   const auto at = [&](int64_t b) { return position - p.start[b % 2]; };
   const auto row = [&](int64_t b) { return b * p.length + at(b) - p.first; };
@@ -121,6 +169,8 @@ __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a)
   const int x = static_cast<int>(blockIdx.x);
   if (x < a.table.tiles)
     SumTile<E>(a, x);
+  else if (a.positions.documents != nullptr)
+    SumDocuments<E>(a, x - a.table.tiles);
   else
     SumPosition<E>(a, x - a.table.tiles);
 }
