@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <condition_variable>
 #include <functional>
 #include <future>
 #include <mutex>
@@ -30,12 +31,40 @@ struct Verdict {
   double seconds = 0;  // since the watchdogs started
 };
 
+// What the watchdogs of a run have said.
+class Verdicts {
+ public:
+  void Add(Verdict verdict) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(std::move(verdict));
+    changed_.notify_all();
+  }
+  // Until `count` have been spoken, however busy the machine is, and then for long enough that one
+  // more would come.
+  void WaitFor(size_t count) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, 60s, [&] { return all_.size() >= count; });
+    }
+    std::this_thread::sleep_for(2 * kLimit);
+  }
+  std::vector<Verdict> All() {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Verdict> all_;
+};
+
+using Work = std::function<void(int rank, ProgressMarks&, Verdicts& said)>;
+
 // Runs `work` on each rank beside its watchdog; what the watchdogs have said when all work is done.
-std::vector<Verdict> Watched(int world, std::chrono::milliseconds long_limit,
-                             const std::function<void(int rank, ProgressMarks&)>& work) {
+std::vector<Verdict> Watched(int world, std::chrono::milliseconds long_limit, const Work& work) {
   const TempDir temp;
-  std::vector<Verdict> verdicts;
-  std::mutex mutex;
+  Verdicts said;
   RunRanks(world, [&](Communicator& comm) {
     ProgressMarks marks;
     WatchdogOptions options;
@@ -43,16 +72,15 @@ std::vector<Verdict> Watched(int world, std::chrono::milliseconds long_limit,
     options.long_limit = long_limit;
     const auto start = Clock::now();
     options.on_stall = [&, rank = comm.rank()](const std::string& text) {
-      const std::lock_guard lock(mutex);
-      verdicts.push_back({rank, text, std::chrono::duration<double>(Clock::now() - start).count()});
+      said.Add({rank, text, std::chrono::duration<double>(Clock::now() - start).count()});
     };
     std::string warning;
     const auto watchdog = Watchdog::Start(comm, temp / "run", marks, {}, options, warning);
     if (!watchdog || !warning.empty()) throw std::runtime_error("no watchdog: " + warning);
-    work(comm.rank(), marks);
+    work(comm.rank(), marks, said);
     comm.Barrier();
   });
-  return verdicts;
+  return said.All();
 }
 
 // The verdicts of each of `runs`, which go on at the same time: they only wait.
@@ -73,10 +101,10 @@ void Tick(ProgressMarks& marks, std::chrono::milliseconds time) {
 
 TEST_CASE("ranks that all wait are reported once, by the lowest, after the limit") {
   for (const int world : {1, 3}) {
-    const auto verdicts = Watched(world, 10min, [](int, ProgressMarks& marks) {
+    const auto verdicts = Watched(world, 10min, [](int, ProgressMarks& marks, Verdicts& said) {
       marks.BeginRun({0, false, 3});
       marks.At(17, true);
-      std::this_thread::sleep_for(4 * kLimit);
+      said.WaitFor(1);
     });
     REQUIRE(verdicts.size() == 1);
     CHECK(verdicts[0].rank == 0);
@@ -87,10 +115,10 @@ TEST_CASE("ranks that all wait are reported once, by the lowest, after the limit
 
 TEST_CASE(
     "a rank that speaks and does not end the job is followed by the others, five seconds later") {
-  const auto verdicts = Watched(2, 10min, [](int, ProgressMarks& marks) {
+  const auto verdicts = Watched(2, 10min, [](int, ProgressMarks& marks, Verdicts& said) {
     marks.BeginRun({});
     marks.At(17, true);
-    std::this_thread::sleep_for(kLimit + 6s);
+    said.WaitFor(2);
   });
   REQUIRE(verdicts.size() == 2);
   CHECK((verdicts[0].rank == 0 && verdicts[1].rank == 1));
@@ -98,7 +126,7 @@ TEST_CASE(
 }
 
 TEST_CASE("as long as one rank moves, nobody is hung") {
-  const auto verdicts = Watched(3, 10min, [](int rank, ProgressMarks& marks) {
+  const auto verdicts = Watched(3, 10min, [](int rank, ProgressMarks& marks, Verdicts&) {
     marks.BeginRun({});
     if (rank == 2) return Tick(marks, 6 * kLimit);
     marks.At(17, true);
@@ -108,14 +136,14 @@ TEST_CASE("as long as one rank moves, nobody is hung") {
 }
 
 TEST_CASE("a rank that moves and then stops is named, not those that wait for it") {
-  const auto verdicts = Watched(3, 10min, [](int rank, ProgressMarks& marks) {
+  const auto verdicts = Watched(3, 10min, [](int rank, ProgressMarks& marks, Verdicts& said) {
     marks.BeginRun({});
     marks.At(17, true);
     if (rank == 1) {
       marks.At(9, false);
       Tick(marks, 2 * kLimit);
     }
-    std::this_thread::sleep_for(4 * kLimit);
+    said.WaitFor(1);
   });
   REQUIRE(verdicts.size() == 1);
   CHECK(verdicts[0].rank == 0);
@@ -129,12 +157,14 @@ TEST_CASE("a phase whose parts cannot be marked has the long limit, on every ran
   for (const auto phase :
        {RunPhase::kSyncing, RunPhase::kLoading, RunPhase::kTidying, RunPhase::kSettingUp}) {
     // Rank 1 works in it, and rank 0 waits in another.
-    const auto work = [phase](int rank, ProgressMarks& marks) {
-      const PhaseScope scope(&marks, rank == 1 ? phase : RunPhase::kSaving, 3);
-      std::this_thread::sleep_for(5 * kLimit);
+    const auto work = [phase](bool is_strict) {
+      return [phase, is_strict](int rank, ProgressMarks& marks, Verdicts& said) {
+        const PhaseScope scope(&marks, rank == 1 ? phase : RunPhase::kSaving, 3);
+        is_strict ? said.WaitFor(1) : std::this_thread::sleep_for(5 * kLimit);
+      };
     };
-    patient.push_back([work] { return Watched(2, 1h, work); });
-    strict.push_back([work] { return Watched(2, 3 * kLimit, work); });
+    patient.push_back([work] { return Watched(2, 1h, work(false)); });
+    strict.push_back([work] { return Watched(2, 3 * kLimit, work(true)); });
   }
   for (const auto& verdicts : Together(patient)) CHECK(verdicts.empty());
   for (const auto& verdicts : Together(strict)) {
@@ -148,11 +178,12 @@ TEST_CASE("the caller's time and a paused terminal are not judged, but work that
   for (const bool busy : {false, true})
     for (const auto phase : {RunPhase::kCaller, RunPhase::kReporting})
       runs.push_back([phase, busy] {
-        return Watched(2, 10min, [phase, busy](int rank, ProgressMarks& marks) {
+        return Watched(2, 10min, [phase, busy](int rank, ProgressMarks& marks, Verdicts& said) {
           const PhaseScope scope(&marks, phase);
-          if (busy) marks.BeginRun({});
-          if (busy) marks.At(rank, true);
-          std::this_thread::sleep_for(4 * kLimit);
+          if (!busy) return std::this_thread::sleep_for(4 * kLimit);
+          marks.BeginRun({});
+          marks.At(rank, true);
+          said.WaitFor(1);
         });
       });
   std::vector<size_t> said;
@@ -166,10 +197,10 @@ TEST_CASE("a phase of parts has the limit") {
   std::vector<std::function<std::vector<Verdict>()>> runs;
   for (const auto phase : phases)
     runs.push_back([phase] {
-      return Watched(1, 10min, [phase](int, ProgressMarks& marks) {
+      return Watched(1, 10min, [phase](int, ProgressMarks& marks, Verdicts& said) {
         const PhaseScope scope(&marks, phase, 3);
         Tick(marks, 3 * kLimit);
-        std::this_thread::sleep_for(3 * kLimit);
+        said.WaitFor(1);
       });
     });
   const auto verdicts = Together(runs);
@@ -182,32 +213,29 @@ TEST_CASE("a phase of parts has the limit") {
 
 TEST_CASE("a rank that has left is waited for by nobody's watchdog, and named by none") {
   const TempDir temp;
-  std::vector<std::string> texts;
+  Verdicts said;
   RunRanks(2, [&](Communicator& comm) {
     ProgressMarks marks;
     WatchdogOptions options;
     options.limit = kLimit;
-    options.on_stall = [&](const std::string& text) {
-      texts.push_back(text);
-    };  // rank 1 alone is left to
+    options.on_stall = [&](const std::string& text) { said.Add({comm.rank(), text}); };
     std::string warning;
     auto watchdog = Watchdog::Start(comm, temp / "run", marks, {}, options, warning);
     if (comm.rank() == 0) return watchdog.reset();
     marks.BeginRun({});
     marks.At(5, true);
-    std::this_thread::sleep_for(4 * kLimit);
+    said.WaitFor(1);
   });
-  REQUIRE(texts.size() == 1);
-  CHECK_THAT(texts[0], Contains("rank 1") && !Contains("rank 0"));
+  REQUIRE(said.All().size() == 1);
+  CHECK(said.All()[0].rank == 1);
+  CHECK_THAT(said.All()[0].text, Contains("rank 1") && !Contains("rank 0"));
 }
 
-// Rank 1's transport breaks after a while in which it has ticked; what the
-// watchdogs say within a second.
-std::vector<Verdict> WithBrokenTransport(
-    const std::function<void(int rank, ProgressMarks&)>& work) {
+// Rank 1's transport breaks after a while in which it has ticked; what the watchdogs have said
+// when all work is done.
+std::vector<Verdict> WithBrokenTransport(const Work& work) {
   const TempDir temp;
-  std::vector<Verdict> verdicts;
-  std::mutex mutex;
+  Verdicts said;
   std::atomic<bool> broken = false;
   RunRanks(2, [&](Communicator& comm) {
     ProgressMarks marks;
@@ -218,29 +246,24 @@ std::vector<Verdict> WithBrokenTransport(
       options.check_transport = [&] {
         if (broken) throw std::runtime_error("a cable was pulled");
       };
-    options.on_stall = [&, rank = comm.rank()](const std::string& text) {
-      const std::lock_guard lock(mutex);
-      verdicts.push_back({rank, text, 0});
-    };
+    options.on_stall = [&, rank = comm.rank()](const std::string& text) { said.Add({rank, text}); };
     std::string warning;
     const auto watchdog = Watchdog::Start(comm, temp / "run", marks, {}, options, warning);
     std::this_thread::sleep_for(500ms);
-    {
-      const std::lock_guard lock(mutex);
-      if (!verdicts.empty()) throw std::runtime_error("spoke of a sound transport");
-    }
+    if (!said.All().empty()) throw std::runtime_error("spoke of a sound transport");
+    comm.Barrier();  // the other one has looked, too
     broken = true;
-    work(comm.rank(), marks);
+    work(comm.rank(), marks, said);
     comm.Barrier();
   });
-  return verdicts;
+  return said.All();
 }
 
 TEST_CASE("a rank that stands still over a broken transport says so at once, and once") {
-  const auto verdicts = WithBrokenTransport([](int, ProgressMarks& marks) {
+  const auto verdicts = WithBrokenTransport([](int, ProgressMarks& marks, Verdicts& said) {
     marks.BeginRun({});
     marks.At(17, true);
-    std::this_thread::sleep_for(1s);
+    said.WaitFor(1);
   });
   REQUIRE(verdicts.size() == 1);
   CHECK(verdicts[0].rank == 1);
@@ -250,12 +273,12 @@ TEST_CASE("a rank that stands still over a broken transport says so at once, and
 }
 
 TEST_CASE("a broken transport is left to a rank that moves, or is on its way out") {
-  const auto moving = WithBrokenTransport([](int, ProgressMarks& marks) {
+  const auto moving = WithBrokenTransport([](int, ProgressMarks& marks, Verdicts&) {
     marks.BeginRun({});
     Tick(marks, 1s);
   });
   CHECK(moving.empty());
-  const auto leaving = WithBrokenTransport([](int, ProgressMarks& marks) {
+  const auto leaving = WithBrokenTransport([](int, ProgressMarks& marks, Verdicts&) {
     const PhaseScope scope(&marks, RunPhase::kEnding, 0);
     std::this_thread::sleep_for(1s);
   });
@@ -284,8 +307,8 @@ TEST_CASE("a process that was stopped whole begins to count anew") {
   std::this_thread::sleep_for(300ms);
   ::kill(child, SIGSTOP);
   std::this_thread::sleep_for(2s);
-  ::kill(child, SIGCONT);
   const auto start = Clock::now();
+  ::kill(child, SIGCONT);
   char said = 0;
   CHECK(::read(ends[0], &said, 1) == 1);
   CHECK(said == '!');
