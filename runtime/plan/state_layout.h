@@ -30,12 +30,13 @@ enum class StateScope { kRun, kEra };
 
 enum class StateWriter {
   kHost,      // before a plan runs: initial values, a checkpoint, a step's tokens; also by plans
-  kPrologue,  // made from other states, or constant: by the prologue of each plan that reads it
-  kPlans,     // by the schedule of one plan for others: caches, scratch
+  kPrologue,  // made from other states, constant, or a cache, which begins as zeros: by the prologue
+              // of each plan that reads it
+  kPlans,     // by the schedule of one plan for others: statistics, tallies, scratch
 };
 
 // Of an input: rows of `positions` and `extra` elements. The host gives all but the last `filled`
-// of each, which are -1. Ranks that share sequences take their chunks of them.
+// of each, which are -1 (of f32: 0). Ranks that share sequences take their chunks of them.
 struct InputWindow {
   int64_t positions = 0, extra = 0, filled = 0;
   bool operator==(const InputWindow&) const = default;
@@ -53,7 +54,7 @@ struct StateTensor {
   FlatId flat = {};
   BufferId source = {};      // kPrologue: the state that it is made from; none: a constant
   bool of_weights = false;   // as if made from all master weights: stale once one is written
-  std::string content = {};  // of a constant: what makes it. Another content, another state
+  std::string content = {};  // a constant's, a cache's: what makes it. Other content, other state
   InputWindow window = {};
   bool weighs = false;  // of an input: weights of a loss's targets (LossSpec::weights)
   int64_t offset = 0;   // of the arena, for either scope; bytes
@@ -71,7 +72,7 @@ struct StateLayout {
   BufferId Add(StateTensor tensor);
   BufferId Find(std::string_view name) const;  // none: absent
   BufferId Of(std::string_view name) const;    // Error(kInternal): absent
-  // A slot of a flat parameter, by what it is: flats may be called alike. None: absent.
+  // A slot of a flat parameter, by what it is. None: absent.
   BufferId Slot(std::string_view slot, FlatId flat) const;
   const StateTensor& tensor(BufferId id) const { return tensors[static_cast<size_t>(id.value)]; }
   bool Has(BufferId id) const { return static_cast<size_t>(id.value) < tensors.size(); }

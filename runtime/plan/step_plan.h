@@ -11,9 +11,9 @@
 //           stream, some units ahead of their use: before which op, schedule/gather_schedule.h
 //           decides. Logits become losses and their gradients at once, in the forward; what the
 //           step's sums are divided by is one of the scalars. The gradient of a flat parameter is
-//           reduced in a backward, after its last contribution: in every microbatch's or in the
-//           last one's, as grad_sync says; there it is also looked at for values that are not
-//           finite. The update begins with the norm and the verdict of all ranks (StepStatsOp);
+//           reduced after its last contribution, mostly in a backward (a head's already in the
+//           forward, beside its loss): in every microbatch or in the last one, as grad_sync says;
+//           there it is also looked at for values that are not finite. The update begins with the norm and the verdict of all ranks (StepStatsOp);
 //           each flat's op then applies the learning rate, and leaves weights and moments as they
 //           are where the verdict says so. What a backward computes again, ChooseRecompute has
 //           decided (schedule/recompute.h).
@@ -57,7 +57,8 @@ enum class BufferScope {
   kEra,         // of the era
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
-  kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in
+  kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in;
+             // also an output, which the host reads when the schedule has run
 };
 constexpr bool IsState(BufferScope scope) {
   return scope == BufferScope::kPersistent || scope == BufferScope::kEra;
@@ -111,8 +112,9 @@ struct Entry {
 };
 
 // What a schedule finds in states and carried buffers, and what it leaves there. By buffer,
-// ascending. A prologue is due when one of the reads is not valid (plan/check/seams.h); its own
-// seam says what it leaves valid.
+// ascending. A prologue is due when a carried buffer among the reads, or a state that prologues
+// write, is not valid (plan/check/seams.h); its own seam says what it leaves valid. Any other read
+// that is not valid is an error.
 struct Seam {
   std::vector<BufferId> reads;    // read before the schedule has written them: whole, and valid
   std::vector<BufferId> defines;  // written; whole and valid afterwards
@@ -120,7 +122,7 @@ struct Seam {
 };
 
 // What the host reads when the schedule has run, by name: each loss's sum ("loss_sum" of the loss
-// "loss"; a cell of the statistics), the logits, the losses of tokens.
+// "loss"; a cell of the statistics), the logits, the losses of tokens, drawn tokens, ...
 struct PlanOutput {
   std::string name;
   View view;
@@ -132,15 +134,15 @@ struct PlanTally {
 };
 
 struct StepPlan {
-  std::string name;       // in its run: "train", "again", "eval", "generate"
+  std::string name;       // in its run: "train", "again", "eval", "score", "decode_64", ...
   std::string execution;  // how it will be run ("graph=step checked=0 ..."): part of the hash
   // The states of the run come first, with the ids that they have in its StateLayout; those of an
   // era that the plan does not use have no address.
   std::vector<PlanBuffer> buffers;
   std::vector<Body> bodies;     // canonical order; the prologue last
   std::vector<Entry> schedule;  // one step
-  // Run first where the schedule would find a state or a carried buffer that is not valid: after
-  // init, load, evaluation, generation or any outside write to the weights.
+  // Run first where it is due (Seam): after init, load, evaluation, generation or any outside write
+  // to the weights.
   std::vector<Entry> prologue;
   Seam seam, prologue_seam;  // of `schedule` and of `prologue`
   std::vector<PlanOutput> outputs;
@@ -160,8 +162,8 @@ struct StepPlan {
   std::array<int64_t, kBufferClasses>
       peak_by_class{};                                // most bytes of a class live at one position
   int64_t param_pool_bytes = 0, grad_pool_bytes = 0;  // 0 when packed with everything else
-  // By UnitId: the policy in force, which sharding.reshard=auto decides; never kAuto. Not in the
-  // plan's text: the ops say it.
+  // By UnitId: the policy in force, which sharding.reshard=auto decides; kAuto in a plan of an era
+  // alone, which gathers nothing. Not in the plan's text: the ops say it.
   std::vector<Reshard> reshard;
   std::vector<std::string> notes;  // lowering and allocation choices
 
