@@ -4,7 +4,8 @@
 // engine (runtime/run/session.h).
 //
 // States are written from outside only through what is below; where a plan would find one that is
-// not valid any more, the engine runs the plan's prologue first by itself (check/seams.h).
+// not valid any more, the engine runs the plan's prologue first by itself (check/seams.h), but for
+// RunInEra.
 // Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
@@ -95,14 +96,13 @@ class Engine {
   // execution, which has an observer of its own.
   void Observe(OpObserver* observer);
 
-  // Whether training steps are graphs that the device replays.
+  // Whether training steps are graphs: the first is issued, the second captured, others replayed.
   bool replays() const {
     return context_.device->captures() && options_.graph != GraphMode::kOff && !options_.checked &&
            !options_.adversary_seed;
   }
-  // Training steps from now on replay graphs of their own, which are captured around `observer`:
-  // the first is issued, the second captures, as with the plain ones. Null: those again, and the
-  // others go. Where replays().
+  // Training steps from now on replay graphs of their own, which are captured around `observer` as
+  // the plain ones are. Null: those again, and the others go. Where replays().
   void ObserveCapture(CaptureObserver* observer);
 
   // Enqueue issues a step and returns; the inputs may change then. Collect waits for the oldest
@@ -172,6 +172,7 @@ class Engine {
   // The training step's; null where steps are walked.
   const RecordedStep* recorded_step() const { return train_ ? recorded_[*train_].get() : nullptr; }
 
+  // Of training steps alone; a checkpoint sets them.
   const StepCounters& counters() const { return counters_; }
   void SetCounters(const StepCounters& counters) { counters_ = counters; }
 
@@ -200,7 +201,7 @@ class Engine {
   // Of one step, by way of `pinned`; those that weigh targets, times `scale`.
   void EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
                      float scale, std::byte* pinned);
-  StepCounters Issued(size_t plan) const;  // so far, by whatever the plan was run for
+  StepCounters Issued(size_t plan) const;  // by all runs so far: a step counts the difference
 
   // Host ends of a step in flight. Each is used again once its step was collected.
   struct InFlight {

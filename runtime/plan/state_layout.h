@@ -30,8 +30,8 @@ enum class StateScope { kRun, kEra };
 
 enum class StateWriter {
   kHost,      // before a plan runs: initial values, a checkpoint, a step's tokens; also by plans
-  kPrologue,  // made from other states, constant, or a cache, which begins as zeros: by the prologue
-              // of each plan that reads it
+  kPrologue,  // made from other states, constant, or a cache, which begins as zeros: by the
+              // prologue of each plan that reads it
   kPlans,     // by the schedule of one plan for others: statistics, tallies, scratch
 };
 

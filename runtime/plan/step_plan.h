@@ -1,5 +1,6 @@
 // A training step as data: what happens, in what order, on which bytes. Built by PlanStep
-// (planner.h), proved by CheckPlan (checker.h), executed by runtime/exec, which decides nothing.
+// (schedule/planner.h), proved by CheckPlan (check/checker.h) before a run begins, by code of its
+// own, and executed by runtime/exec, which decides nothing.
 //
 // A step is a schedule of bodies: forward and backward of each microbatch, then the update. Bodies
 // come in variants (only, or first, middle, last), so a plan's size does not grow with
@@ -13,10 +14,10 @@
 //           step's sums are divided by is one of the scalars. The gradient of a flat parameter is
 //           reduced after its last contribution, mostly in a backward (a head's already in the
 //           forward, beside its loss): in every microbatch or in the last one, as grad_sync says;
-//           there it is also looked at for values that are not finite. The update begins with the norm and the verdict of all ranks (StepStatsOp);
-//           each flat's op then applies the learning rate, and leaves weights and moments as they
-//           are where the verdict says so. What a backward computes again, ChooseRecompute has
-//           decided (schedule/recompute.h).
+//           there it is also looked at for values that are not finite. The update begins with the
+//           norm and the verdict of all ranks (StepStatsOp); each flat's op then applies the
+//           learning rate, and leaves weights and moments as they are where the verdict says so.
+//           What a backward computes again, ChooseRecompute has decided (schedule/recompute.h).
 // Addresses Lifetimes of buffers are schedule/memory_plan.cc's, and from these pool/allocator.h
 //           has their places in the arena; states have theirs ahead (state_layout.h). Edges come
 //           last, from the bytes that ops then share (schedule/edges.h).
@@ -57,8 +58,8 @@ enum class BufferScope {
   kEra,         // of the era
   kStep,        // from its first write to its last use, across microbatches
   kMicrobatch,  // within the forward and backward of one microbatch
-  kCarried,  // written at the end of one microbatch or step, read by the next: live-out and live-in;
-             // also an output, which the host reads when the schedule has run
+  kCarried,     // written at the end of one microbatch or step, read by the next: live-out and
+                // live-in; also an output, which the host reads when the schedule has run
 };
 constexpr bool IsState(BufferScope scope) {
   return scope == BufferScope::kPersistent || scope == BufferScope::kEra;

@@ -36,9 +36,10 @@ struct NodeDef {
   std::string_view name;  // in texts and messages; "norm"
   RecomputeClass recompute = RecomputeClass::kNever;
 
-  // Emits the gradient nodes of a forward node (gradients.h): mostly of kinds of their own, each with
-  // a definition that lowers them (gathers and scatters are each other's). Null: none, and none may
-  // be asked for, as of a gradient node.
+  // Emits the gradient nodes of a forward node (gradients.h): mostly of kinds of their own, each
+  // with a definition that lowers them (gathers and scatters are each other's). What several nodes
+  // contribute is summed there, and what leads to nothing that is trained left out. Null: none, and
+  // none may be asked for, as of a gradient node.
   void (*gradient)(Differentiator& d, const Node& node) = nullptr;
   // Emits the kernel ops of a node and of what it has absorbed (lower/lowering.h). All have it.
   void (*lower)(Lowering& lowering, const Step& step) = nullptr;

@@ -73,8 +73,8 @@ struct FlatKey {
 };
 
 struct FlatParam {
-  // Unique: the unit's, with what is different from its first flat ("h.0@tensor") and an update rule
-  // that is not AdamW ("h.0@muon").
+  // Unique: the unit's, with what is different from its first flat ("h.0@tensor") and an update
+  // rule that is not AdamW ("h.0@muon").
   std::string name;
   FlatKey key;
   // Axes that cut the flat into shards: shard, and those of context, expert and tensor that have
