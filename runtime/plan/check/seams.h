@@ -59,8 +59,8 @@ class StateValidity {
 
 // Empty: states lie apart, every plan has them where the layout says, and in whatever order the
 // host runs the plans and writes weights, each finds what it reads. What plans make for others
-// (statistics) the host gets by running those first; a plan that it never can run is a violation. In
-// each plan shards lie along the axes that the layout has for them (checker_shards.h).
+// (statistics) the host gets by running those first; a plan that it never can run is a violation.
+// In each plan shards lie along the axes that the layout has for them (checker_shards.h).
 Violations FindSeamViolations(const RunPlans& run, const ShardLayout& layout, size_t limit = 20);
 
 // Error(kInternal) with the first violations.
