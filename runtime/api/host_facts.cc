@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu/matmul/blas_core.h"
 #include "runtime/data/hash.h"
 
 namespace millrace {
@@ -60,7 +61,10 @@ std::string UtcNow() {
 
 }  // namespace
 
-std::string BlasLibrary() { return FirstLineOf(openblas_get_config()); }
+std::string BlasLibrary() {
+  cpu::SettleBlasCore();
+  return FirstLineOf(openblas_get_config());
+}
 
 std::string KernelDriver() { return FirstLineOf(WholeFile("/proc/driver/nvidia/version")); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cpu/matmul/blas_core.h"
 #include "runtime/base/error.h"
 
 namespace millrace::cpu {
@@ -21,7 +22,7 @@ Orientation OrientationOf(int64_t rows, int64_t cols, int64_t row_stride, int64_
 
 void Gemm(int64_t m, int64_t n, int64_t k, float alpha, Matrix a, Matrix b, float beta, float* c,
           int64_t ldc) {
-  static const bool one_thread = (openblas_set_num_threads(1), true);
+  static const bool one_thread = (SettleBlasCore(), openblas_set_num_threads(1), true);
   MR_CHECK(
       one_thread && std::max({m, n, k, a.ld, b.ld, ldc}) <= std::numeric_limits<blasint>::max(),
       "GEMM of {} x {} x {}, leading dimensions {}, {}, {}: beyond a BLAS integer", m, n, k, a.ld,
