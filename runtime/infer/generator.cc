@@ -25,13 +25,29 @@ int64_t StopLength(const GenerationRequest& request, const std::vector<int32_t>&
   return static_cast<int64_t>(length);
 }
 
+// Positions of the prompt that its samples share: never the last, behind which each draws.
+int64_t PrefixOf(const GenerationRequest& request, const TokenModelLimits& limits) {
+  if (limits.share_tokens == 0 || request.samples == 1 || request.score_prompt) return 0;
+  return (std::ssize(request.prompt) - 1) / limits.share_tokens * limits.share_tokens;
+}
+
 }  // namespace
+
+// The samples of a request. The first of them that begins takes the pages of the prefix and caches
+// it; if it is cancelled before it has, the next one does that, in the same pages.
+struct Generator::Group {
+  GenerationRequest request;
+  int64_t waiting = 0;  // samples that have not begun
+  int64_t prefix = 0;   // positions that samples share
+  bool prefix_cached = false;
+  std::vector<int32_t> prefix_pages;  // held for those that wait; empty: none has begun, or all
+};
 
 struct Generator::Sequence {
   RequestId id{};
   int64_t sample = 0;
-  std::shared_ptr<const GenerationRequest> request;  // of all its samples
-  Sampling sampling;                                 // with the sample's seed
+  std::shared_ptr<Group> group;
+  Sampling sampling;  // with the sample's seed
   int64_t slot = -1;
   std::vector<int32_t> pages;
   int64_t cached = 0;  // positions
@@ -39,9 +55,9 @@ struct Generator::Sequence {
   std::vector<SampledToken> scores;  // of the prompt's tokens, where they are asked for
   bool finished = false;
 
-  bool scores_prompt() const { return request->score_prompt && sample == 0; }
-
-  bool prompt_is_cached() const { return cached >= std::ssize(request->prompt); }
+  const GenerationRequest& request() const { return group->request; }
+  bool scores_prompt() const { return request().score_prompt && sample == 0; }
+  bool prompt_is_cached() const { return cached >= std::ssize(request().prompt); }
 };
 
 Generator::Generator(TokenModel& model, const GeneratorOptions& options)
@@ -51,6 +67,9 @@ Generator::Generator(TokenModel& model, const GeneratorOptions& options)
                limits.max_scored > 0 && limits.vocab > 0,
            "a model of {} slots, pages of {}, pieces of {} and {}, a vocabulary of {}",
            limits.slots, limits.page_tokens, limits.max_chunk, limits.max_scored, limits.vocab);
+  MR_CHECK(limits.share_tokens >= 0 && limits.share_tokens % limits.page_tokens == 0,
+           "prefixes of multiples of {} tokens are shared, in pages of {}", limits.share_tokens,
+           limits.page_tokens);
   running_.resize(static_cast<size_t>(limits.slots));
 }
 
@@ -66,14 +85,17 @@ std::variant<RequestId, Refusal> Generator::Submit(GenerationRequest request) {
                    fmt::format("{} sequences wait already, and {} more are above the {} that may",
                                waiting_.size(), request.samples, options_.max_waiting)};
   const RequestId id{next_id_++};
-  const auto shared = std::make_shared<const GenerationRequest>(std::move(request));
-  for (int64_t sample = 0; sample < shared->samples; ++sample) {
+  const auto group = std::make_shared<Group>();
+  group->waiting = request.samples;
+  group->prefix = PrefixOf(request, model_.limits());
+  group->request = std::move(request);
+  for (int64_t sample = 0; sample < group->request.samples; ++sample) {
     auto sequence = std::make_unique<Sequence>();
     sequence->id = id;
     sequence->sample = sample;
-    sequence->request = shared;
-    sequence->sampling = shared->sampling;
-    sequence->sampling.seed = SeedOfSample(shared->sampling.seed, sample);
+    sequence->group = group;
+    sequence->sampling = group->request.sampling;
+    sequence->sampling.seed = SeedOfSample(sequence->sampling.seed, sample);
     waiting_.push_back(std::move(sequence));
   }
   return id;
@@ -90,7 +112,7 @@ bool Generator::CancelOne(std::unique_ptr<Sequence>& place, RequestId request, i
   event.finish = FinishReason::kCancelled;
   event.weight_version = weight_version_;
   const std::unique_ptr<Sequence> sequence = std::move(place);
-  if (sequence->slot >= 0) Leave(*sequence);
+  sequence->slot >= 0 ? Leave(*sequence) : EndWait(*sequence->group);
   return true;
 }
 
@@ -113,6 +135,7 @@ void Generator::SetWeightVersion(uint64_t version) {
              "the weights change to version {} while {} samples of version {} are running: a "
              "sample is of one version",
              version, load().running, weight_version_);
+  for (const auto& sequence : waiting_) DropPrefix(*sequence->group);
   weight_version_ = version;
 }
 
@@ -137,16 +160,47 @@ std::vector<GenerationEvent> Generator::Step() {
 void Generator::Admit() {
   auto free = std::find(running_.begin(), running_.end(), nullptr);
   while (!waiting_.empty() && free != running_.end()) {
-    const int64_t pages =
-        CeilDiv(MostPositions(*waiting_.front()->request), model_.limits().page_tokens);
-    if (pages > pages_.free()) return;  // no one overtakes, or it might wait for ever
+    if (!TakePages(*waiting_.front())) return;  // no one overtakes, or it might wait for ever
     *free = std::move(waiting_.front());
     waiting_.pop_front();
     (*free)->slot = free - running_.begin();
-    (*free)->pages = pages_.Take(pages);
     prefilling_.push_back((*free)->slot);
+    EndWait(*(*free)->group);
     free = std::find(free, running_.end(), nullptr);
   }
+}
+
+// All that the sequence can ever need: those of its group's prefix, and others. False: too few are
+// free. A group's prefix never keeps its own samples waiting for ever: only the group at the head
+// of the queue holds pages without running, and one sample's pages are no more than there are.
+bool Generator::TakePages(Sequence& sequence) {
+  Group& group = *sequence.group;
+  const TokenModelLimits& limits = model_.limits();
+  const int64_t all = CeilDiv(MostPositions(group.request), limits.page_tokens),
+                own = all - std::ssize(group.prefix_pages);
+  if (own > pages_.free()) return false;
+  pages_.Share(group.prefix_pages);
+  sequence.pages = group.prefix_pages;
+  const std::vector<int32_t> taken = pages_.Take(own);
+  sequence.pages.insert(sequence.pages.end(), taken.begin(), taken.end());
+  if (!group.prefix_pages.empty()) return true;
+  group.prefix_pages.assign(taken.begin(), taken.begin() + group.prefix / limits.page_tokens);
+  pages_.Share(group.prefix_pages);
+  return true;
+}
+
+// One of the group's samples has begun, or never will.
+void Generator::EndWait(Group& group) {
+  if (--group.waiting > 0) return;
+  pages_.GiveBack(group.prefix_pages);
+  group.prefix_pages.clear();
+}
+
+// The next sample caches the prefix anew, in pages of its own.
+void Generator::DropPrefix(Group& group) {
+  pages_.GiveBack(group.prefix_pages);
+  group.prefix_pages.clear();
+  group.prefix_cached = false;
 }
 
 void Generator::Decode(std::vector<GenerationEvent>& events) {
@@ -174,24 +228,14 @@ void Generator::Prefill(std::vector<GenerationEvent>& events) {
                 budget = std::max(options_.prefill_tokens, chunk);
   for (int64_t spent = 0; spent < budget && !prefilling_.empty();) {
     auto& place = running_[static_cast<size_t>(prefilling_.front())];
-    const std::span<const int32_t> prompt = place->request->prompt;
-    if (place->scores_prompt() && place->cached + 1 < std::ssize(prompt)) {
-      spent += ScoreSome(*place);
-      continue;
-    }
-    PrefillRows rows;
-    rows.slot = place->slot;
-    rows.first = place->cached;
-    rows.tokens = prompt.subspan(static_cast<size_t>(rows.first),
-                                 std::min<size_t>(static_cast<size_t>(chunk),
-                                                  prompt.size() - static_cast<size_t>(rows.first)));
-    rows.pages = place->pages;
-    const bool last = rows.first + std::ssize(rows.tokens) == std::ssize(prompt);
-    if (last) rows.sampling = &place->sampling;
-    SampledToken token = model_.Prefill(rows);
-    place->cached += std::ssize(rows.tokens);
-    spent += std::ssize(rows.tokens);
-    if (!last) continue;
+    SampledToken token;
+    const int64_t tokens =
+        place->scores_prompt() && place->cached + 1 < std::ssize(place->request().prompt)
+            ? ScoreSome(*place)
+            : CacheSome(*place, token);
+    prompt_tokens_.computed += tokens;
+    spent += tokens;
+    if (!place->prompt_is_cached()) continue;
     prefilling_.pop_front();
     events.push_back(Drawn(*place, std::move(token)));
     if (place->finished) {
@@ -201,9 +245,33 @@ void Generator::Prefill(std::vector<GenerationEvent>& events) {
   }
 }
 
+// The prompt's next tokens; behind the last, the answer's first. Prompts are cached one after
+// another, so that a sample finds its group's prefix whole, or begins it.
+int64_t Generator::CacheSome(Sequence& sequence, SampledToken& drawn) {
+  Group& group = *sequence.group;
+  const std::span<const int32_t> prompt = group.request.prompt;
+  PrefillRows rows;
+  if (sequence.cached == 0 && group.prefix_cached) {
+    rows.shared = prompt.first(static_cast<size_t>(group.prefix));
+    sequence.cached = group.prefix;
+    prompt_tokens_.shared += group.prefix;
+  }
+  rows.slot = sequence.slot;
+  rows.first = sequence.cached;
+  const auto begin = static_cast<size_t>(rows.first);
+  rows.tokens = prompt.subspan(
+      begin, std::min(static_cast<size_t>(model_.limits().max_chunk), prompt.size() - begin));
+  rows.pages = sequence.pages;
+  sequence.cached += std::ssize(rows.tokens);
+  if (sequence.prompt_is_cached()) rows.sampling = &sequence.sampling;
+  drawn = model_.Prefill(rows);
+  group.prefix_cached |= sequence.cached >= group.prefix;
+  return std::ssize(rows.tokens);
+}
+
 // The prompt's next tokens, but never the last: of that one an answer is drawn.
 int64_t Generator::ScoreSome(Sequence& sequence) {
-  const std::span<const int32_t> prompt = sequence.request->prompt;
+  const std::span<const int32_t> prompt = sequence.request().prompt;
   const auto begin = static_cast<size_t>(sequence.cached);
   const size_t count =
       std::min(static_cast<size_t>(model_.limits().max_scored), prompt.size() - 1 - begin);
@@ -231,10 +299,10 @@ GenerationEvent Generator::Drawn(Sequence& sequence, SampledToken token) {
   event.prompt = std::exchange(sequence.scores, {});
   sequence.answer.push_back(token.token);
   event.token = std::move(token);
-  event.stop_length = StopLength(*sequence.request, sequence.answer);
+  event.stop_length = StopLength(sequence.request(), sequence.answer);
   if (event.stop_length > 0)
     event.finish = FinishReason::kStop;
-  else if (std::ssize(sequence.answer) == sequence.request->max_tokens)
+  else if (std::ssize(sequence.answer) == sequence.request().max_tokens)
     event.finish = FinishReason::kLength;
   sequence.finished = event.finish.has_value();
   return event;

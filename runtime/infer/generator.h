@@ -4,9 +4,15 @@
 // Order    Sequences are admitted in the order of their requests, none ahead of another; the
 //          samples of a request follow one another. What a sequence is given, it keeps until it
 //          ends: nothing is evicted.
+// Prefixes The samples of a request share its prompt's first full pages, as far as
+//          limits().share_tokens allows; never the last token, behind which each draws. The first
+//          sample caches them. A later one needs pages for the rest alone, and begins behind them,
+//          even if the first has ended: the request keeps them until its last sample has begun.
+//          Each sample caches the whole prompt where share_tokens is 0 (mixers whose states cannot
+//          be shared), and of a request whose prompt is scored.
 // Tokens   Depend on prompt, sampling and weights alone, as far as the model's do: a prompt is
 //          cached in pieces that begin at multiples of limits().max_chunk (max_scored where its
-//          tokens are scored), whatever else waits.
+//          tokens are scored) from position 0 or a shared prefix's end on, whatever else waits.
 // Ranks    Ranks that compute a sequence together make the same calls, and get the same events.
 // Errors   What cannot be done is a Refusal. What the model throws leaves by Step, after which only
 //          Cancel and destruction are valid.
@@ -50,7 +56,7 @@ class Generator {
   std::vector<GenerationEvent> Step();
 
   // Of the weights from now on. A sample is of one version: Error(kInvalidArgument) while some are
-  // running; those that wait are of the new one.
+  // running; those that wait are of the new one, and share nothing that the old one cached.
   void SetWeightVersion(uint64_t version);
 
   struct Load {
@@ -58,15 +64,28 @@ class Generator {
     int64_t free_pages = 0;
   };
   Load load() const;
+
+  // Tokens of prompts since the beginning: those that the model computed, and those that a sample
+  // found in a shared prefix.
+  struct PromptTokens {
+    int64_t computed = 0, shared = 0;
+  };
+  const PromptTokens& prompt_tokens() const { return prompt_tokens_; }
+
   bool idle() const;  // nothing waits or runs, and no event is left for Step to return
 
  private:
+  struct Group;
   struct Sequence;
 
   void Admit();
+  bool TakePages(Sequence& sequence);
+  void EndWait(Group& group);
+  void DropPrefix(Group& group);
   void Decode(std::vector<GenerationEvent>& events);
   void Prefill(std::vector<GenerationEvent>& events);
   int64_t ScoreSome(Sequence& sequence);  // tokens
+  int64_t CacheSome(Sequence& sequence, SampledToken& drawn);
   GenerationEvent Drawn(Sequence& sequence, SampledToken token);
   void Leave(Sequence& sequence);
   bool CancelOne(std::unique_ptr<Sequence>& sequence, RequestId request, int64_t sample);
@@ -81,6 +100,7 @@ class Generator {
   std::vector<std::unique_ptr<Sequence>> running_;  // by slot; null: free
   std::deque<int64_t> prefilling_;                  // slots, in order of admission
   std::vector<GenerationEvent> ended_;              // cancelled since the last Step
+  PromptTokens prompt_tokens_;
   bool failed_ = false;
 };
 

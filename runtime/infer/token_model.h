@@ -1,14 +1,19 @@
 // What a generator asks of a model that keeps caches: tokens of sequences in, sampled tokens out.
 //
 // Slots    A model has places for `slots` sequences, each with a state of its own (lengths; what a
-//          family keeps per sequence, as Mamba-2 does). A sequence that begins at position 0 takes
-//          a slot over, whatever was there.
+//          family keeps per sequence, as Mamba-2 does). A sequence that begins, at position 0 or
+//          behind a shared prefix, takes a slot over, whatever was there.
 // Pages    Keys and values lie in `pages` pages of `page_tokens` positions. Who calls gives them
-//          out: pages[i] of a sequence holds its positions [i*page_tokens, (i+1)*page_tokens). No
-//          page may belong to two sequences.
+//          out: pages[i] of a sequence holds its positions [i*page_tokens, (i+1)*page_tokens). A
+//          page belongs to one sequence, unless it lies in a prefix that several share.
+// Prefixes A sequence may begin behind tokens that another one has cached in full pages which both
+//          have (PrefillRows::shared). Nobody writes these pages from then on, for as long as
+//          somebody has them. A prefix is a multiple of share_tokens long, so that what is drawn
+//          behind it has the bits that it has where each sequence caches its own.
 // Ranks    Ranks that compute one sequence together (parallel.tensor) make the same calls with the
 //          same arguments, and get the same tokens.
-// Errors   Error(kInternal): a slot, page or length beyond the limits, or too few pages.
+// Errors   Error(kInternal): a slot, page or length beyond the limits, too few pages, or a shared
+//          prefix that its pages do not hold.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +26,7 @@ namespace millrace {
 struct TokenModelLimits {
   int64_t slots = 0;
   int64_t pages = 0, page_tokens = 0;
+  int64_t share_tokens = 0;  // of a prefix, a multiple of page_tokens; 0: none can be shared
   int64_t max_length = 0;  // positions of a sequence, prompt and answer
   int64_t max_chunk = 0;   // tokens of one call of Prefill
   int64_t max_scored = 0;  // tokens of one call of Score
@@ -58,6 +64,8 @@ struct PrefillRows {
   int64_t first = 0;
   std::span<const int32_t> pages;
   const Sampling* sampling = nullptr;  // null: more of the prompt follows; nothing is drawn
+  // Of a sequence that begins behind a prefix which others have cached, its tokens, [first].
+  std::span<const int32_t> shared = {};
 };
 
 // Tokens of a prompt as PrefillRows has them, of whose followers the log-probabilities are wanted.

@@ -58,8 +58,16 @@ ServeEngine::~ServeEngine() = default;
 
 // A generator whose model has thrown is of no further use.
 void ServeEngine::Renew() {
+  if (generator_) CountPrompts();
+  counted_ = {};
   generator_ = std::make_unique<Generator>(model_, GeneratorOptions{.max_waiting = kNoLimit});
   generator_->SetWeightVersion(weight_version());
+}
+
+void ServeEngine::CountPrompts() {
+  const Generator::PromptTokens now = generator_->prompt_tokens();
+  figures_.AddPrompts({now.computed - counted_.computed, now.shared - counted_.shared});
+  counted_ = now;
 }
 
 std::variant<ServeEngine::JobId, ApiError> ServeEngine::Submit(
@@ -348,6 +356,7 @@ void ServeEngine::Publish() {
   }
   now.cache_usage = 1 - static_cast<double>(load.free_pages) / static_cast<double>(limits_.pages);
   figures_.Set(now);
+  CountPrompts();
 }
 
 }  // namespace millrace

@@ -103,6 +103,7 @@ class ServeEngine {
   void FailBegun(const ApiError& error);
   void FailAll(const ApiError& error);
   void Renew();
+  void CountPrompts();
   void Publish();
   void SetProblem(const std::string& problem);
 
@@ -114,6 +115,7 @@ class ServeEngine {
 
   // The engine's thread alone.
   std::unique_ptr<Generator> generator_;
+  Generator::PromptTokens counted_;             // of its prompts, by the figures
   std::map<JobId, std::shared_ptr<Job>> jobs_;  // by arrival; not ended
   std::deque<std::shared_ptr<Job>> queue_;      // not wholly submitted to the generator
   std::map<RequestId, Place> places_;

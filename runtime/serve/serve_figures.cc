@@ -47,6 +47,12 @@ void ServeFigures::AddTokenGap(double seconds) {
   gap_.Add(seconds);
 }
 
+void ServeFigures::AddPrompts(const Generator::PromptTokens& tokens) {
+  const std::lock_guard lock(mutex_);
+  cached_.computed += tokens.computed;
+  cached_.shared += tokens.shared;
+}
+
 void ServeFigures::Add(const Request& request) {
   const std::lock_guard lock(mutex_);
   const auto finished = std::find(kFinished.begin(), kFinished.end(), request.finished);
@@ -75,6 +81,12 @@ std::string ServeFigures::PrometheusText() const {
       Line("weight_version", "gauge", "Step of the weights in use.", now_.weight_version) +
       Line("prompt_tokens_total", "counter", "Tokens of prompts, of ended requests.",
            prompt_tokens_) +
+      Line("prefix_cache_queries_total", "counter",
+           "Tokens of prompts that samples began with, computed or found.",
+           cached_.computed + cached_.shared) +
+      Line("prefix_cache_hits_total", "counter",
+           "Of these, found in a prefix that a sample of the same request had cached.",
+           cached_.shared) +
       Line("generation_tokens_total", "counter", "Tokens made, of ended requests.",
            generation_tokens_) +
       Line("request_refused_total", "counter", "Requests refused before they were queued.",

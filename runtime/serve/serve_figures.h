@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/infer/generator.h"
+
 namespace millrace {
 
 // Seconds by bucket.
@@ -41,7 +43,8 @@ class ServeFigures {
   };
 
   void Set(const Now& now);
-  void AddTokenGap(double seconds);  // between two tokens of a sample
+  void AddTokenGap(double seconds);                        // between two tokens of a sample
+  void AddPrompts(const Generator::PromptTokens& tokens);  // since the last time
   void Add(const Request& request);
   void Refuse();  // before it was queued
 
@@ -51,6 +54,7 @@ class ServeFigures {
   mutable std::mutex mutex_;
   Now now_;
   int64_t prompt_tokens_ = 0, generation_tokens_ = 0, refused_ = 0;
+  Generator::PromptTokens cached_;
   std::array<int64_t, 4> finished_ = {};
   Histogram first_token_, gap_, all_, queue_, prefill_, decode_;
 };

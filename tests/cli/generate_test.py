@@ -34,9 +34,20 @@ class Generate(CliTest):
             self.assertEqual(outcome.out[:-1], texts[1, '1'][:len('Sentence') + 24])
         self.expect(millrace(*cached, '--set', 'inference.page_tokens=4', '--set', 'inference.prefill=[3]'), OK)
         self.check_lengths(config, texts[1, '1'])
+        self.check_samples([*cached, '--seed', '1', '--samples', '3'])
         likeliest = self.expect(millrace(*words, '--top-k', '1', '--seed', '3'), OK).out
         self.assertEqual(likeliest, greedy[0])
         self.check_prompts(config, [text[len('Sentence'):-1] for text in (greedy[0], texts[1, '1'])])
+
+    def check_samples(self, words):
+        """Samples that share pages of their prompt, 8 tokens, are those that each cache it."""
+        whole = self.expect(millrace(*words), OK)  # pages of 32
+        self.assertNotIn('shared by samples', whole.err)
+        self.assertEqual(len(set(whole.out.splitlines())), 3)
+        for page, line in (('4', '16 tokens were computed and 8'), ('1', '10 tokens were computed and 14')):
+            shared = self.expect(millrace(*words, '--set', 'inference.page_tokens=' + page), OK)
+            self.assertEqual(shared.out, whole.out)
+            self.expect_line(shared.err, r'^millrace: of prompts, %s shared by samples$' % line)
 
     def check_lengths(self, config, text):
         """What fits into seq_len, 32, has caches whatever else is asked for; `text`: of seed 1, by the window beyond that."""

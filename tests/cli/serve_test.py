@@ -36,7 +36,7 @@ class Serve(CliTest):
         return [json.loads(line) for line in outcome.out.splitlines()]
 
     def test_answers_are_those_of_generate_and_score(self):
-        server = self.serve('--chat-template', 'plain')
+        server = self.serve('--chat-template', 'plain', '--set', 'inference.page_tokens=4')  # a page of a prompt that samples share
         self.check_answers(server)
         self.check_streams(server)
         self.check_scores(server)
@@ -151,6 +151,8 @@ class Serve(CliTest):
         self.assertEqual(metrics['num_requests_running'] + metrics['num_requests_waiting'], 0)
         self.assertEqual(metrics['weight_version'], 6)
         self.assertGreater(metrics['generation_tokens_total'], 200)
+        self.assertGreaterEqual(metrics['prefix_cache_hits_total'], 2 * 4)
+        self.assertGreater(metrics['prefix_cache_queries_total'], 2 * metrics['prefix_cache_hits_total'])
         ended = sum(v for k, v in metrics.items() if k.startswith('request_success_total'))
         self.assertEqual(metrics['e2e_request_latency_seconds_count'], ended)
         self.assertEqual(metrics['e2e_request_latency_seconds_bucket{le="+Inf"}'], ended)

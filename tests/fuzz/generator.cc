@@ -66,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TokenModelLimits limits;
   limits.slots = 1 + bytes.Below(4);
   limits.page_tokens = 1 + bytes.Below(5);
+  limits.share_tokens = limits.slots % 3 * limits.page_tokens;
   limits.pages = 1 + bytes.Below(24);
   limits.max_length = 1 + bytes.Below(40);
   limits.max_chunk = 1 + bytes.Below(9);

@@ -1,12 +1,15 @@
 #include "runtime/run/generate/engine_token_model.h"
 
 #include <algorithm>
+#include <numeric>
+#include <variant>
 
 #include "comm/comm_set.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/nodes/attention/cached_rows.h"
+#include "runtime/plan/step_plan.h"
 #include "runtime/run/generate/host_sampler.h"
 #include "runtime/run/generate/inference_plans.h"
 
@@ -22,6 +25,19 @@ int64_t SizeFor(const std::vector<int64_t>& sizes, int64_t rows) {
   return at == sizes.end() ? sizes.back() : *at;
 }
 
+// Whether rows have the training forward's bits (inference.exact), and so the same ones in each
+// piece of a prompt.
+bool HasTrainingBits(const StepPlan& plan) {
+  int64_t exact = 0, all = 0;
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops)
+      if (const auto* product = std::get_if<MatmulOp<View>>(&op.op); product != nullptr) {
+        exact += product->like_rows > 0;
+        ++all;
+      }
+  return exact == all;
+}
+
 }  // namespace
 
 EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
@@ -30,7 +46,8 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
       decode_(config.inference.DecodeRows()),
       goes_back_(!config.model.Has('M')),
       rows_(std::max(prefill_.back(), decode_.back())),
-      pages_of_sequence_(config.inference.PagesOfSequence(config.model.seq_len)) {
+      pages_of_sequence_(config.inference.PagesOfSequence(config.model.seq_len)),
+      contents_(config.inference.Pages(config.model.seq_len), config.inference.page_tokens) {
   if (config.parallel.expert > 1)
     together_ = &engine.comms().Of({Axis::kExpert, StreamId::kExchange});
   limits_.slots = config.inference.slots;
@@ -40,6 +57,10 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
   limits_.max_chunk = prefill_.back();
   limits_.max_scored = decode_.back();
   limits_.vocab = config.model.Vocab();
+  if (goes_back_)
+    limits_.share_tokens = HasTrainingBits(engine.plans().Of(PrefillPlan(limits_.max_chunk)))
+                               ? limits_.page_tokens
+                               : std::lcm(limits_.page_tokens, limits_.max_chunk);
   const View* top = engine.plans().Of(PrefillPlan(prefill_.front())).FindOutput("top_ids");
   limits_.top = top->layout.numel();  // of one row
   has_pages_ = static_cast<bool>(engine.plans().states.Find(kPagesState));
@@ -52,6 +73,21 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
 void EngineTokenModel::Enter() {
   engine_.BeginEra(DecodePlan(decode_.front()));
   std::fill(cached_.begin(), cached_.end(), 0);
+  contents_.Clear();
+}
+
+void EngineTokenModel::Begin(const PrefillRows& rows) {
+  const int64_t length = std::ssize(rows.shared);
+  MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
+  MR_CHECK(length == rows.first && limits_.share_tokens > 0 && length % limits_.share_tokens == 0,
+           "a sequence in slot {} begins at position {} behind a shared prefix of {} tokens; "
+           "allowed are multiples of {}",
+           rows.slot, rows.first, length, limits_.share_tokens);
+  CheckPages(rows.slot, length, rows.pages);
+  const auto without = contents_.FirstWithout(rows.pages, rows.shared);
+  MR_CHECK(!without, "page {} does not hold the tokens of the prefix of {} that slot {} shares",
+           *without, length, rows.slot);
+  cached_[static_cast<size_t>(rows.slot)] = length;
 }
 
 void EngineTokenModel::Check(const Tokens& rows) const {
@@ -64,17 +100,20 @@ void EngineTokenModel::Check(const Tokens& rows) const {
   MR_CHECK(goes_back_ || rows.first == 0 || rows.first == cached,
            "position {} of slot {}, of which {} are cached: its mixers' states cannot go back",
            rows.first, rows.slot, cached);
-  MR_CHECK_LE(end, limits_.max_length, "positions of the sequence in slot {}", rows.slot);
-  const int64_t pages = CeilDiv(end, limits_.page_tokens);
-  MR_CHECK_LE(pages, std::ssize(rows.pages), "pages of {} positions of the sequence in slot {}",
-              end, rows.slot);
-  for (int64_t i = 0; i < pages; ++i) {
-    const int32_t page = rows.pages[static_cast<size_t>(i)];
-    MR_CHECK(page >= 0 && page < limits_.pages, "page {} of {} of the sequence in slot {}", page,
-             limits_.pages, rows.slot);
-  }
+  CheckPages(rows.slot, end, rows.pages);
   for (const int32_t token : rows.tokens)
     MR_CHECK(token >= 0 && token < limits_.vocab, "token {} of {}", token, limits_.vocab);
+}
+
+void EngineTokenModel::CheckPages(int64_t slot, int64_t length,
+                                  std::span<const int32_t> pages) const {
+  MR_CHECK_LE(length, limits_.max_length, "positions of the sequence in slot {}", slot);
+  const int64_t count = CeilDiv(length, limits_.page_tokens);
+  MR_CHECK_LE(count, std::ssize(pages), "pages of {} positions of the sequence in slot {}", length,
+              slot);
+  for (const int32_t page : pages.first(static_cast<size_t>(count)))
+    MR_CHECK(page >= 0 && page < limits_.pages, "page {} of {} of the sequence in slot {}", page,
+             limits_.pages, slot);
 }
 
 // From `row` of the plan's rows on.
@@ -93,6 +132,7 @@ void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
     std::copy(used.begin(), used.end(), pages);
     pages_changed_ = true;
   }
+  contents_.Write(rows.pages, rows.first, rows.tokens);
   cached_[static_cast<size_t>(rows.slot)] = end;
 }
 
@@ -166,6 +206,7 @@ SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   const int64_t size = Await({Turn::Kind::kPrefill, SizeFor(prefill_, count)});
   Clear();
   if (rows.sampling != nullptr) Ask(0, *rows.sampling, 0);
+  if (!rows.shared.empty()) Begin(rows);
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, size - count);
   SampledToken sampled;
   Run(PrefillPlan(size), {&sampled, rows.sampling != nullptr ? size_t{1} : size_t{0}});

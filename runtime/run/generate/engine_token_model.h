@@ -5,6 +5,9 @@
 //          era, and so does whoever writes weights. Enter() begins one; then no sequence is cached.
 //          Prefill and Decode outside one are Error(kInternal): nothing is drawn of weights that
 //          were changed in between.
+// Prefixes Of whole pages where a row's bits are the same in each cut of a prompt
+//          (inference.exact), else of whole calls of max_chunk tokens, too, so that the rest of a
+//          prompt goes by the calls that it has in a sequence alone. None with Mamba-2 mixers.
 // Ranks    Enter() is a collective: it gathers the weights. Then ranks along shard and replicate
 //          generate on their own, without any word to each other. Ranks along tensor make the same
 //          calls. Ranks along expert make calls of their own, but run plans together (lockstep.h):
@@ -19,6 +22,7 @@
 #include "runtime/config/config.h"
 #include "runtime/infer/token_model.h"
 #include "runtime/run/generate/lockstep.h"
+#include "runtime/run/generate/page_contents.h"
 
 namespace millrace {
 
@@ -44,7 +48,9 @@ class EngineTokenModel : public TokenModel {
     int64_t slot, first;
     std::span<const int32_t> tokens, pages;
   };
+  void Begin(const PrefillRows& rows);  // behind a shared prefix
   void Check(const Tokens& rows) const;
+  void CheckPages(int64_t slot, int64_t length, std::span<const int32_t> pages) const;
   void Place(const Tokens& rows, int64_t row);
   void Clear();  // no row is placed, nothing is asked
   // Of row `row` of those that the plan draws for.
@@ -64,6 +70,7 @@ class EngineTokenModel : public TokenModel {
   bool goes_back_ = true, has_pages_ = true;
   int64_t rows_ = 0, pages_of_sequence_ = 0;
   std::vector<int64_t> cached_;      // by slot: positions
+  PageContents contents_;
   std::vector<int32_t> row_state_;   // [3, rows_]: token, position, slot
   std::vector<int32_t> page_state_;  // [slots, pages_of_sequence_]
   bool pages_changed_ = true;

@@ -36,24 +36,32 @@ void CheckingTokenModel::CheckPages(std::span<const int32_t> pages, int64_t leng
               "different pages of a sequence");
 }
 
+void CheckingTokenModel::Enter() {
+  std::fill(cells_.begin(), cells_.end(), Cell{});
+  std::fill(slots_.begin(), slots_.end(), Slot{});
+}
+
+size_t CheckingTokenModel::CellOf(std::span<const int32_t> pages, int64_t position) const {
+  const int64_t page = pages[static_cast<size_t>(position / limits_.page_tokens)];
+  return static_cast<size_t>(page * limits_.page_tokens + position % limits_.page_tokens);
+}
+
 void CheckingTokenModel::Write(int64_t slot, int64_t position, std::span<const int32_t> pages,
                                int32_t token) {
   MR_CHECK(token >= 0 && token < limits_.vocab, "token {} of {}", token, limits_.vocab);
-  const int64_t page = pages[static_cast<size_t>(position / limits_.page_tokens)];
-  cells_[static_cast<size_t>(page * limits_.page_tokens + position % limits_.page_tokens)] = {
-      slot, position, token};
+  cells_[CellOf(pages, position)] = {position, ++writes_, token, Read(slot, pages, position)};
+  slots_[static_cast<size_t>(slot)].written.push_back(writes_);
 }
 
 std::vector<int32_t> CheckingTokenModel::Read(int64_t slot, std::span<const int32_t> pages,
                                               int64_t length) const {
   std::vector<int32_t> tokens;
+  const std::vector<int64_t>& written = slots_[static_cast<size_t>(slot)].written;
   for (int64_t p = 0; p < length; ++p) {
-    const int64_t page = pages[static_cast<size_t>(p / limits_.page_tokens)];
-    const Cell& cell =
-        cells_[static_cast<size_t>(page * limits_.page_tokens + p % limits_.page_tokens)];
-    MR_CHECK(cell.slot == slot && cell.position == p,
-             "position {} of slot {} lies where position {} of slot {} was written", p, slot,
-             cell.position, cell.slot);
+    const Cell& cell = cells_[CellOf(pages, p)];
+    MR_CHECK(cell.position == p && cell.written == written[static_cast<size_t>(p)],
+             "position {} of slot {}, write {}, lies where write {} was, of position {}", p, slot,
+             written[static_cast<size_t>(p)], cell.written, cell.position);
     tokens.push_back(cell.token);
   }
   return tokens;
@@ -92,6 +100,8 @@ SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
   const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   MR_CHECK(count > 0 && count <= limits_.max_chunk, "{} tokens of at most {}", count,
            limits_.max_chunk);
+  computed += count;
+  shared += std::ssize(rows.shared);
   Cache(rows);
   if (rows.sampling == nullptr) return {};
   MR_CHECK(rows.sampling->top <= limits_.top, "top {} of {}", rows.sampling->top, limits_.top);
@@ -99,12 +109,31 @@ SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
   return Draw(Read(rows.slot, rows.pages, end), *rows.sampling, 0, limits_.vocab);
 }
 
+// Behind a prefix that lies in the pages, token for token, each behind those that the prefix has.
+void CheckingTokenModel::Begin(const PrefillRows& rows, Slot& slot) const {
+  slot = {0, 0, {rows.pages.begin(), rows.pages.end()}, {}};
+  if (rows.shared.empty()) return;
+  MR_CHECK(limits_.share_tokens > 0 && rows.shared.size() % limits_.share_tokens == 0 &&
+               std::ssize(rows.shared) == rows.first,
+           "a prefix of {} tokens ahead of position {}; shared are multiples of {}",
+           rows.shared.size(), rows.first, limits_.share_tokens);
+  for (const int32_t token : rows.shared) {
+    const Cell& cell = cells_[CellOf(rows.pages, slot.length)];
+    MR_CHECK(cell.position == slot.length && cell.token == token &&
+                 std::ranges::equal(cell.before, rows.shared.first(slot.written.size())),
+             "position {} of a shared prefix is not cached: there lies position {}", slot.length,
+             cell.position);
+    slot.written.push_back(cell.written);
+    ++slot.length;
+  }
+}
+
 void CheckingTokenModel::Cache(const PrefillRows& rows) {
   MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
   const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   CheckPages(rows.pages, end);
   Slot& slot = slots_[static_cast<size_t>(rows.slot)];
-  if (rows.first == 0) slot = {0, 0, {rows.pages.begin(), rows.pages.end()}};
+  if (rows.first == 0 || !rows.shared.empty()) Begin(rows, slot);
   MR_CHECK_EQ(rows.first, slot.length, "first position and those cached");
   MR_CHECK_EQ(slot.drawn, 0, "tokens drawn before a prompt's end");
   MR_CHECK(std::equal(slot.pages.begin(), slot.pages.end(), rows.pages.begin(), rows.pages.end()),

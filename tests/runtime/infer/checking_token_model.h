@@ -1,7 +1,8 @@
 // A TokenModel without a model, which holds its caller to every line of token_model.h. What it
 // draws is a hash of the tokens that lie in the sequence's pages, of the seed and of the number of
 // tokens drawn: a page that is another's, a position left out or a sequence mixed up changes all
-// that follows.
+// that follows. What a sequence has cached, or found in a prefix that it shares, must not be
+// written again, not even with the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,11 @@ class CheckingTokenModel : public TokenModel {
   static SampledToken ScoreOf(std::span<const int32_t> tokens, int32_t next, int32_t top,
                               int64_t vocab);
 
+  // New weights: nothing is cached any more.
+  void Enter();
+
   int64_t prefills = 0, decodes = 0, scored = 0;
+  int64_t computed = 0, shared = 0;            // tokens of prompts
   int64_t most_rows = 0;                       // of one Decode
   std::function<void(char call)> before = {};  // 'p', 's' or 'd', ahead of each call
 
@@ -40,8 +45,11 @@ class CheckingTokenModel : public TokenModel {
     int64_t length = -1;  // cached; -1: never taken
     int64_t drawn = 0;
     std::vector<int32_t> pages;
+    std::vector<int64_t> written;  // by position: when, as the sequence knows it
   };
+  void Begin(const PrefillRows& rows, Slot& slot) const;
   void Cache(const PrefillRows& rows);
+  size_t CellOf(std::span<const int32_t> pages, int64_t position) const;
   void Write(int64_t slot, int64_t position, std::span<const int32_t> pages, int32_t token);
   std::vector<int32_t> Read(int64_t slot, std::span<const int32_t> pages, int64_t length) const;
   void CheckPages(std::span<const int32_t> pages, int64_t length) const;
@@ -49,10 +57,12 @@ class CheckingTokenModel : public TokenModel {
   TokenModelLimits limits_;
   std::vector<Slot> slots_;
   struct Cell {
-    int64_t slot = -1, position = -1;
+    int64_t position = -1, written = -1;
     int32_t token = 0;
+    std::vector<int32_t> before = {};  // the sequence's tokens ahead of it
   };
   std::vector<Cell> cells_;  // [pages, page_tokens]
+  int64_t writes_ = 0;
 };
 
 }  // namespace millrace::test

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -20,7 +21,7 @@ TokenModelLimits Limits(int64_t slots, int64_t pages, int64_t page_tokens, int64
   TokenModelLimits limits;
   limits.slots = slots;
   limits.pages = pages;
-  limits.page_tokens = page_tokens;
+  limits.page_tokens = limits.share_tokens = page_tokens;
   limits.max_length = max_length;
   limits.max_chunk = max_chunk;
   limits.max_scored = std::max<int64_t>(max_chunk - 2, 1);
@@ -97,7 +98,8 @@ GenerationRequest RandomRequest(Chance& chance, const TokenModelLimits& limits) 
   for (int64_t i = 0; i < prompt; ++i)
     request.prompt.push_back(static_cast<int32_t>(chance(0, limits.vocab - 1)));
   request.max_tokens = chance(1, limits.max_length);
-  request.samples = chance(1, 8) == 1 ? 3 : 1;
+  request.samples = chance(1, 4) == 1 ? chance(2, 5) : 1;
+  request.score_prompt = chance(1, 8) == 1;
   request.sampling.seed = static_cast<uint64_t>(chance(0, 3));
   request.sampling.top = static_cast<int32_t>(chance(0, limits.top));
   const auto token = [&] { return static_cast<int32_t>(chance(0, limits.vocab - 1)); };
@@ -114,7 +116,7 @@ class Ledger {
     for (int64_t s = 0; s < request.samples; ++s)
       open_[{id, s}] = {Expected(request, s, vocab_), 0};
   }
-  void Take(const std::vector<GenerationEvent>& events) {
+  std::vector<GenerationEvent> Take(std::vector<GenerationEvent> events) {
     std::set<std::pair<RequestId, int64_t>> seen;
     for (const GenerationEvent& event : events) {
       const std::pair key{event.request, event.sample};
@@ -138,11 +140,12 @@ class Ledger {
       open_.erase(key);
       ++finished_;
     }
+    return events;
   }
   bool empty() const { return open_.empty(); }
   int64_t finished() const { return finished_; }
-  RequestId any(Chance& chance) const {
-    return std::next(open_.begin(), chance(0, std::ssize(open_) - 1))->first.first;
+  std::pair<RequestId, int64_t> any(Chance& chance) const {
+    return std::next(open_.begin(), chance(0, std::ssize(open_) - 1))->first;
   }
 
  private:
@@ -152,16 +155,20 @@ class Ledger {
 
 TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those it has alone",
           "[infer]") {
-  const TokenModelLimits limits =
+  TokenModelLimits limits =
       GENERATE(Limits(1, 4, 16, 40, 64), Limits(3, 9, 4, 30, 5), Limits(8, 40, 1, 24, 1),
                Limits(5, 64, 3, 50, 7), Limits(16, 21, 8, 64, 16));
   const int64_t prefill_tokens = GENERATE(0, 20);
-  CAPTURE(limits.slots, limits.pages, limits.page_tokens, prefill_tokens);
+  const int share = GENERATE(0, 1, 2);  // nothing, pages, pages and pieces
+  if (share == 0) limits.share_tokens = 0;
+  if (share == 2) limits.share_tokens = std::lcm(limits.page_tokens, limits.max_chunk);
+  CAPTURE(limits.slots, limits.pages, limits.page_tokens, prefill_tokens, limits.share_tokens);
   CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 12, .prefill_tokens = prefill_tokens});
   Ledger ledger(limits.vocab);
   Chance chance(static_cast<uint64_t>(limits.pages * 100 + prefill_tokens));
-  int64_t cancelled = 0, refused = 0;
+  int64_t cancelled = 0, refused = 0, scored = 0;
+  uint64_t version = 0;
   for (int step = 0; step < 1500 || !generator.idle(); ++step) {
     REQUIRE(step < 10000);
     // Bursts and pauses: the queue runs full and empty.
@@ -173,8 +180,16 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
       else
         ++refused;
     }
-    if (chance(0, 30) == 0 && !ledger.empty()) cancelled += generator.Cancel(ledger.any(chance));
-    ledger.Take(generator.Step());
+    if (chance(0, 30) == 0 && !ledger.empty()) {
+      const auto [id, sample] = ledger.any(chance);
+      cancelled += chance(0, 1) == 0 ? generator.Cancel(id) : generator.Cancel(id, sample);
+    }
+    if (generator.load().running == 0 && chance(0, 3) == 0) {
+      generator.SetWeightVersion(++version);
+      model.Enter();
+    }
+    for (const GenerationEvent& event : ledger.Take(generator.Step()))
+      scored += std::ssize(event.prompt);
     const Generator::Load load = generator.load();
     REQUIRE(load.running <= limits.slots);
     REQUIRE(load.waiting <= 12);
@@ -185,6 +200,12 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
   CHECK(cancelled > 10);
   CHECK(refused > 10);
   CHECK((limits.slots == 1 || model.most_rows > 1));
+  CHECK(version > 2);
+  CHECK(generator.prompt_tokens().shared == model.shared);
+  CHECK(generator.prompt_tokens().computed >= model.computed + scored);
+  if (share == 0) CHECK(model.shared == 0);
+  if (share == 1) CHECK(model.shared > 50);
+  if (share == 2 && 2 * limits.share_tokens <= limits.max_length) CHECK(model.shared > 50);
 }
 
 TEST_CASE("a sequence waits until its worst case fits, and nobody overtakes it", "[infer]") {
@@ -305,7 +326,7 @@ TEST_CASE("after the model has failed, a generator does no step more", "[infer]"
 TEST_CASE("a list of requests longer than the queue is answered in its order", "[infer]") {
   const TokenModelLimits limits = Limits(3, 9, 4, 30, 5);
   CheckingTokenModel model(limits);
-  Generator generator(model, {.max_waiting = 3});
+  Generator generator(model, {.max_waiting = 5});
   Chance chance(5);
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < 60; ++i) requests.push_back(RandomRequest(chance, limits));
@@ -353,6 +374,175 @@ TEST_CASE("of a whole list, steps of decode are full from the first one on", "[i
   CHECK(calls(PromptsFirst(limits)) == std::string(12, 'p') + std::string(9, 'd'));
   const std::string mixed = calls({});
   CHECK(std::count(mixed.begin(), mixed.end(), 'd') > 9);
+}
+
+// A prompt of so many tokens, no two alike.
+GenerationRequest Samples(int64_t samples, int64_t prompt, int64_t max_tokens) {
+  GenerationRequest request = Request({}, max_tokens);
+  for (int64_t i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<int32_t>(i % 23));
+  request.samples = samples;
+  return request;
+}
+
+// So many steps, or until nothing is left; all answers are those that their requests have alone.
+// Returns how many first tokens came.
+int64_t Run(Generator& generator, Ledger& ledger, int64_t steps) {
+  int64_t begun = 0;
+  for (; steps > 0 && !generator.idle(); --steps)
+    for (const GenerationEvent& event : ledger.Take(generator.Step()))
+      begun += event.index == 0 && event.token;
+  return begun;
+}
+int64_t RunOut(Generator& generator, Ledger& ledger) {
+  const int64_t begun = Run(generator, ledger, 1000);
+  REQUIRE(generator.idle());
+  REQUIRE(ledger.empty());
+  return begun;
+}
+
+// What a generator makes of one request.
+struct Outcome {
+  int64_t prefills, computed, shared;
+  bool operator==(const Outcome&) const = default;
+};
+Outcome OutcomeOf(const TokenModelLimits& limits, const GenerationRequest& request) {
+  CheckingTokenModel model(limits);
+  Generator generator(model);
+  Ledger ledger(limits.vocab);
+  ledger.Open(Accepted(generator, request), request);
+  RunOut(generator, ledger);
+  CHECK(generator.load().free_pages == limits.pages);
+  CHECK(generator.prompt_tokens().shared == model.shared);
+  return {model.prefills, generator.prompt_tokens().computed, model.shared};
+}
+
+TEST_CASE("samples share what a prompt's full pages hold, whenever they begin", "[infer]") {
+  TokenModelLimits limits = Limits(8, 80, 4, 60, 6);
+  for (const int64_t slots : {1, 2, 8})
+    for (const int64_t tokens : {1, 2, 9}) {  // of an answer; the first may end at once
+      limits.slots = slots;
+      CAPTURE(slots, tokens);
+      // 17 tokens in pieces of 6; those behind are one token each.
+      CHECK(OutcomeOf(limits, Samples(4, 17, tokens)) == Outcome{3 + 3, 17 + 3 * 1, 3 * 16});
+      CHECK(OutcomeOf(limits, Samples(4, 16, tokens)) == Outcome{3 + 3, 16 + 3 * 4, 3 * 12});
+      CHECK(OutcomeOf(limits, Samples(4, 5, tokens)) == Outcome{1 + 3, 5 + 3 * 1, 3 * 4});
+      CHECK(OutcomeOf(limits, Samples(4, 4, tokens)) == Outcome{4, 16, 0});  // its last draws
+      CHECK(OutcomeOf(limits, Samples(1, 17, tokens)) == Outcome{3, 17, 0});
+    }
+  limits.share_tokens = 12;  // as far as pages and pieces end together
+  CHECK(OutcomeOf(limits, Samples(4, 25, 3)) == Outcome{5 + 3, 25 + 3 * 1, 3 * 24});
+  CHECK(OutcomeOf(limits, Samples(4, 24, 3)) == Outcome{4 + 3 * 2, 24 + 3 * 12, 3 * 12});
+  CHECK(OutcomeOf(limits, Samples(4, 12, 3)) == Outcome{4 * 2, 4 * 12, 0});
+  limits.share_tokens = 0;
+  CHECK(OutcomeOf(limits, Samples(4, 17, 3)) == Outcome{4 * 3, 4 * 17, 0});
+  limits.share_tokens = 4;
+  GenerationRequest scored = Samples(4, 17, 3);
+  scored.score_prompt = true;  // all but the last token of sample 0 are scored
+  CHECK(OutcomeOf(limits, scored) == Outcome{1 + 3 * 3, 4 * 17, 0});
+}
+
+TEST_CASE("a sample needs no pages for what it shares", "[infer]") {
+  CheckingTokenModel model(Limits(8, 7, 4, 28, 28));
+  Generator generator(model);
+  Ledger ledger(23);
+  // 12 positions: 3 pages, 2 of them full of the prompt. Alone, two sequences would fit.
+  const GenerationRequest request = Samples(6, 9, 4), other = Samples(1, 2, 2);
+  ledger.Open(Accepted(generator, request), request);
+  ledger.Open(Accepted(generator, other), other);
+  Run(generator, ledger, 1);
+  CHECK(generator.load().running == 5);  // 3 and four more
+  CHECK(generator.load().waiting == 2);  // the other does not overtake
+  CHECK(generator.load().free_pages == 0);
+  RunOut(generator, ledger);
+  CHECK(generator.load().free_pages == 7);
+}
+
+TEST_CASE("a request keeps its prefix while samples wait, and what is behind it waits", "[infer]") {
+  CheckingTokenModel model(Limits(1, 4, 4, 16, 16));
+  Generator generator(model);
+  Ledger ledger(23);
+  const GenerationRequest request = Samples(3, 9, 2), large = Samples(1, 9, 7);
+  const RequestId id = Accepted(generator, request);
+  ledger.Open(id, request);
+  ledger.Open(Accepted(generator, large), large);  // all pages there are
+  Run(generator, ledger, 1);
+  Run(generator, ledger, 1);
+  CHECK(generator.load().running == 0);
+  CHECK(generator.load().free_pages == 2);
+  const bool cancels = GENERATE(false, true);
+  if (cancels) {
+    CHECK(generator.Cancel(id) == 2);
+    CHECK(generator.load().free_pages == 4);
+  }
+  RunOut(generator, ledger);
+  CHECK(generator.load().free_pages == 4);
+  CHECK(model.shared == (cancels ? 0 : 2 * 8));
+}
+
+TEST_CASE("whoever is cancelled, the others have their prefix", "[infer]") {
+  const int64_t steps = GENERATE(0, 1, 2, 3, 5);    // pieces of the first sample's prompt: 3
+  const int64_t sample = GENERATE(-1, 0, 1, 2, 3);  // -1: all but the last
+  const int64_t slots = GENERATE(1, 2, 4);
+  CAPTURE(steps, sample, slots);
+  CheckingTokenModel model(Limits(slots, 40, 4, 40, 6));
+  Generator generator(model);
+  Ledger ledger(23);
+  const GenerationRequest request = Samples(4, 17, 20);
+  const RequestId id = Accepted(generator, request);
+  ledger.Open(id, request);
+  int64_t begun = Run(generator, ledger, steps);
+  const int64_t cached = generator.prompt_tokens().computed;
+  for (const int64_t s : sample < 0 ? std::vector<int64_t>{0, 1, 2} : std::vector<int64_t>{sample})
+    CHECK(generator.Cancel(id, s) == 1);
+  begun += RunOut(generator, ledger);
+  CHECK(generator.load().free_pages == 40);
+  CHECK(begun >= (sample < 0 ? 1 : 3));
+  // What the first has cached in part is cached anew by the next.
+  const bool is_lost = cached < 17 && sample <= 0;
+  CHECK(model.computed == (is_lost ? cached : 0) + 17 + (begun - 1));
+  CHECK(model.shared == 16 * (begun - 1));
+}
+
+TEST_CASE("weights that change leave a sample nothing to share", "[infer]") {
+  CheckingTokenModel model(Limits(1, 12, 4, 40, 6));
+  Generator generator(model);
+  Ledger ledger(23);
+  const GenerationRequest request = Samples(4, 17, 2);
+  ledger.Open(Accepted(generator, request), request);
+  Run(generator, ledger, 4);
+  REQUIRE(generator.load().running == 0);
+  REQUIRE(generator.load().waiting == 3);
+  CHECK(generator.load().free_pages == 8);
+  generator.SetWeightVersion(7);
+  model.Enter();
+  CHECK(generator.load().free_pages == 12);
+  RunOut(generator, ledger);
+  CHECK(model.computed == 17 + 17 + 2 * 1);
+  CHECK(generator.load().free_pages == 12);
+}
+
+TEST_CASE("the model of these tests sees a prefix that is not cached, and one that is overwritten",
+          "[infer]") {
+  CheckingTokenModel model(Limits(3, 9, 2, 8, 8));
+  Sampling sampling;
+  const std::vector<int32_t> tokens = {5, 6, 7, 8, 9}, others = {5, 6, 7, 7};
+  const std::vector<int32_t> own = {0, 1, 2}, shares = {0, 1, 3}, mixed = {4, 1, 5};
+  const auto share = [&](const std::vector<int32_t>& prefix, const std::vector<int32_t>& pages) {
+    model.Prefill({1, std::span(tokens).subspan(4), 4, pages, &sampling, prefix});
+  };
+  const std::vector<int32_t> prefix(tokens.begin(), tokens.begin() + 4);
+  CHECK_THROWS_WITH(share(prefix, shares), Catch::Matchers::Contains("position 0 of a shared"));
+  model.Prefill({0, tokens, 0, own, &sampling});
+  CHECK_NOTHROW(share(prefix, shares));
+  CHECK_THROWS_WITH(share(others, shares), Catch::Matchers::Contains("position 3 of a shared"));
+  CHECK_THROWS_WITH(share(prefix, mixed), Catch::Matchers::Contains("position 0 of a shared"));
+  const std::vector<int32_t> same = {2, 2, 7, 8};  // its last two, behind other ones
+  model.Prefill({2, same, 0, mixed, nullptr});
+  CHECK_THROWS_WITH(share(prefix, shares), Catch::Matchers::Contains("position 2 of a shared"));
+  DecodeRow row{0, 5, 1, 1, own, &sampling};
+  SampledToken sampled;
+  CHECK_THROWS_WITH(model.Decode({&row, 1}, {&sampled, 1}),
+                    Catch::Matchers::Contains("position 2 of slot 0"));
 }
 
 TEST_CASE("a prompt's own tokens are scored, of the first sample, and nothing else changes",

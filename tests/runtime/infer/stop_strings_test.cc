@@ -5,7 +5,6 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/infer/page_pool.h"
 
 namespace millrace {
 namespace {
@@ -65,20 +64,6 @@ TEST_CASE("what may begin a stop string is shown once it is known not to", "[inf
   CHECK(cut.stopped());
   CHECK(cut.Add("more") == "");
   CHECK(cut.End() == "");
-}
-
-TEST_CASE("a page is out once at a time", "[infer]") {
-  PagePool pool(5);
-  const std::vector<int32_t> a = pool.Take(2), b = pool.Take(3);
-  CHECK(a == std::vector<int32_t>{0, 1});
-  CHECK(b == std::vector<int32_t>{2, 3, 4});
-  CHECK(pool.free() == 0);
-  CHECK_THROWS_AS(pool.Take(1), Error);
-  pool.GiveBack(a);
-  CHECK_THROWS_AS(pool.GiveBack(a), Error);
-  CHECK_THROWS_AS(pool.GiveBack(std::vector<int32_t>{5}), Error);
-  CHECK(pool.Take(2) == a);
-  CHECK_THROWS_AS(PagePool(-1), Error);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ TokenModelLimits Limits() {
   TokenModelLimits limits;
   limits.slots = 2;
   limits.pages = 100;
-  limits.page_tokens = 8;
+  limits.page_tokens = limits.share_tokens = 8;
   limits.max_length = 400;
   limits.max_chunk = limits.max_scored = 16;
   limits.vocab = 97;
@@ -171,6 +171,16 @@ TEST_CASE("many clients each get the answer that a request has alone", "[serve][
   CHECK(whole->tokens().size() == 10);
   CHECK_THAT(running.engine.figures().PrometheusText(),
              Catch::Contains("millrace_request_success_total{finished_reason=\"length\"} 41\n"));
+}
+
+TEST_CASE("figures have the tokens of prompts that samples shared", "[serve][engine]") {
+  Running running;
+  CHECK(running.Ask({Request(std::vector<int32_t>(20, 5), 3, 4)})->Wait() == 0);
+  running.Join();  // with the last step's figures
+  CHECK(running.model.computed == 20 + 3 * 4);
+  CHECK_THAT(running.engine.figures().PrometheusText(),
+             Catch::Contains("\nmillrace_prefix_cache_queries_total 80\n") &&
+                 Catch::Contains("\nmillrace_prefix_cache_hits_total 48\n"));
 }
 
 TEST_CASE("a full queue refuses, and has room again", "[serve][engine]") {

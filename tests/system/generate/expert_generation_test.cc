@@ -1,5 +1,6 @@
 // Ranks along expert generate sequences of their own in lockstep: what is dispatched has a plan's
 // sizes, so all run the same plans, with rows or without.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <mutex>
@@ -32,6 +33,13 @@ TEST_CASE("rows that are dispatched to other ranks have the training forward's l
   CHECK_NOTHROW(RequireLogits(ExpertTrial(2, 1, 2)));
 }
 
+// Samples share pieces of 24 tokens, which end with a page.
+Trial SharingTrial(int expert, int shard = 1, int tensor = 1) {
+  Trial trial = ExpertTrial(expert, shard, tensor);
+  trial.config.inference.page_tokens = 8;
+  return trial;
+}
+
 // Of so many requests that no two ranks end together, the last rank's none.
 std::vector<GenerationRequest> RequestsOf(int data_rank, int data_ranks) {
   std::vector<GenerationRequest> requests;
@@ -62,6 +70,10 @@ Drawn DrawOn(RankContext& rank, const Config& config,
       for (const SampledToken& token : sample.tokens) tokens.push_back(token.token);
     }
   model.Finish();
+  const bool shares = std::any_of(requests.begin(), requests.end(), [](const auto& request) {
+    return request.samples > 1 && request.prompt.size() > 24;
+  });
+  MR_CHECK_EQ(generator.prompt_tokens().shared > 0, shares, "samples that share a prefix");
   return drawn;
 }
 
@@ -87,16 +99,16 @@ std::map<int, std::pair<Drawn, Drawn>> DrawAll(const Trial& trial) {
 TEST_CASE("ranks that have other numbers of requests, or none, draw what one rank draws of each") {
   for (const auto& [expert, shard, tensor] :
        {std::tuple{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}, {1, 3, 1}, {1, 2, 2}}) {
-    const auto all = DrawAll(ExpertTrial(expert, shard, tensor));
+    const auto all = DrawAll(SharingTrial(expert, shard, tensor));
     REQUIRE(std::ssize(all) == expert * shard);
     CHECK(all.rbegin()->second.first.empty());
     for (const auto& [data_rank, drawn] : all) {
       CAPTURE(expert, shard, tensor, data_rank);
       const auto requests = RequestsOf(data_rank, expert * shard);
       Drawn alone;
-      RunPlans(ExpertTrial(1), [&](RankContext& rank) {
+      RunPlans(SharingTrial(1), [&](RankContext& rank) {
         rank.engine.InitWeights(5);
-        alone = DrawOn(rank, ExpertTrial(1).config, requests);
+        alone = DrawOn(rank, SharingTrial(1).config, requests);
       });
       CHECK(drawn.first == alone);
       CHECK(drawn.second == alone);

@@ -106,6 +106,46 @@ TEST_CASE("what is not cached, has no place or lies in another era is refused") 
   });
 }
 
+TEST_CASE("a shared prefix that its pages do not hold is refused") {
+  RunStarted([](Started& s) {
+    const Sequence &of = s.sequences[0], &other = s.sequences[1];
+    // Of pages of 7 the first has two that are full, and six tokens of a third.
+    std::vector<int32_t> pages(of.pages.begin(), of.pages.begin() + 2);
+    pages.insert(pages.end(), other.pages.begin() + 2, other.pages.end());
+    const auto error = [&](int64_t length, int64_t first, const std::vector<int32_t>& tokens,
+                           const std::vector<int32_t>& in) -> std::string {
+      PrefillRows rows{other.slot, std::span(tokens).subspan(static_cast<size_t>(first), 1),
+                       first,      in,
+                       &kGreedy,   std::span(tokens).first(static_cast<size_t>(length))};
+      try {
+        s.model.Prefill(rows);
+      } catch (const Error& e) {
+        CHECK(e.code() == ErrorCode::kInternal);
+        return e.what();
+      }
+      return "no error";
+    };
+    using Catch::Matchers::Contains;
+    const auto page = [](int32_t at) { return "page " + std::to_string(at) + " does not hold"; };
+    CHECK_THAT(error(14, 15, of.tokens, pages), Contains("allowed are multiples of 7"));
+    CHECK_THAT(error(13, 13, of.tokens, pages), Contains("allowed are multiples of 7"));
+    CHECK_THAT(error(21, 21, of.tokens, of.pages), Contains(page(of.pages[2])));  // not full
+    CHECK_THAT(error(14, 14, of.tokens, other.pages), Contains(page(other.pages[0])));
+    std::vector<int32_t> tokens = of.tokens;
+    tokens[8] ^= 1;
+    CHECK_THAT(error(14, 14, tokens, pages), Contains(page(pages[1])));
+    std::vector<int32_t> mixed = pages;
+    mixed[1] = other.pages[1];  // its tokens are other ones, at the same positions
+    CHECK_THAT(error(14, 14, of.tokens, mixed), Contains(page(mixed[1])));
+    std::swap(mixed[0], mixed[1]);
+    CHECK_THAT(error(14, 14, of.tokens, mixed), Contains(page(mixed[0])));
+    CHECK_THAT(error(14, 14, of.tokens, {pages[0]}), Contains("pages of 14 positions"));
+    CHECK(error(14, 14, of.tokens, pages) == "no error");
+    s.model.Enter();
+    CHECK_THAT(error(14, 14, of.tokens, pages), Contains(page(pages[0])));
+  });
+}
+
 // One weight of the output matrix makes one logit of each row.
 TEST_CASE("logits that are not finite are an error, not a token") {
   RunStarted([](Started& s) {

@@ -158,6 +158,7 @@ int GenerateVerb(const GenerateArguments& arguments) {
     const bool speaks = session.run().layout.mesh.Index(session.rank(), Axis::kTensor) == 0;
     Answers answers(prompts, *codec, {context.leader(), stream, speaks});
     std::map<size_t, Refusal> refused;
+    Generator::PromptTokens cached;
     const auto begin = std::chrono::steady_clock::now();
     for (const Group& group : groups) {
       const std::unique_ptr<TokenModel> model = ModelOf(group, session);
@@ -179,6 +180,8 @@ int GenerateVerb(const GenerateArguments& arguments) {
         model->Finish();
         if (on_their_own && session.world() > 1) answers.Exchange(session.engine().comms().world());
       }
+      cached.computed += generator.prompt_tokens().computed;
+      cached.shared += generator.prompt_tokens().shared;
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (stream && context.leader()) std::cout << std::endl;
@@ -186,6 +189,10 @@ int GenerateVerb(const GenerateArguments& arguments) {
         LogScope::kAllRanks,
         fmt::format("{} tokens in {:.2f} s, {:.1f} tokens/s with prompts", answers.tokens(),
                     seconds.count(), static_cast<double>(answers.tokens()) / seconds.count()));
+    if (cached.shared > 0)
+      context.log.Info(LogScope::kAllRanks,
+                       fmt::format("of prompts, {} tokens were computed and {} shared by samples",
+                                   cached.computed, cached.shared));
     return refused.empty() ? 0 : ExitCode(ErrorCode::kConfig);
   });
 }
