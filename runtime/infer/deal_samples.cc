@@ -18,18 +18,19 @@ std::vector<std::vector<Share>> DealSamples(std::span<const GenerationRequest> r
   for (size_t i = 0; i < requests.size(); ++i)
     for (int64_t sample = 0; sample < requests[i].samples; ++sample, ++dealt) {
       if (dealt % (ranks * most) == 0) rounds.emplace_back();
-      if (dealt % ranks == rank) rounds.back().push_back({i, sample, 1});
+      if (dealt % ranks != rank) continue;
+      std::vector<Share>& round = rounds.back();
+      if (round.empty() || round.back().request != i) round.push_back({i, sample, 0, ranks});
+      ++round.back().samples;
     }
   return rounds;
 }
 
 GenerationRequest RequestFor(const Share& share, std::span<const GenerationRequest> requests) {
   GenerationRequest request = requests[share.request];
-  if (share.samples == request.samples) return request;
-  MR_CHECK_EQ(share.samples, 1, "samples of request {}, of {}: seeds follow from the first",
-              share.request, request.samples);
-  request.samples = 1;
-  request.sampling.seed = SeedOfSample(request.sampling.seed, share.first);
+  request.first_sample += share.first * request.sample_step;
+  request.sample_step *= share.step;
+  request.samples = share.samples;
   return request;
 }
 

@@ -95,7 +95,8 @@ std::variant<RequestId, Refusal> Generator::Submit(GenerationRequest request) {
     sequence->sample = sample;
     sequence->group = group;
     sequence->sampling = group->request.sampling;
-    sequence->sampling.seed = SeedOfSample(sequence->sampling.seed, sample);
+    sequence->sampling.seed = SeedOfSample(
+        sequence->sampling.seed, group->request.first_sample + sample * group->request.sample_step);
     waiting_.push_back(std::move(sequence));
   }
   return id;

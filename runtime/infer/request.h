@@ -20,6 +20,9 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;
   std::vector<std::vector<int32_t>> stop_sequences;
   int64_t samples = 1;  // answers, each with a seed of its own: SeedOfSample
+  // Sample s has the seed of sample first_sample + s * sample_step: one's share of a request whose
+  // samples are dealt out.
+  int64_t first_sample = 0, sample_step = 1;
   // Log-probabilities of the prompt's tokens too, with sampling.top likeliest ones: of sample 0's
   // first token, in GenerationEvent::prompt.
   bool score_prompt = false;

@@ -49,7 +49,7 @@ Said SaidBy(int data_ranks, int together) {
     TokenModelLimits limits;
     limits.slots = 2;
     limits.pages = 40;
-    limits.page_tokens = 4;
+    limits.page_tokens = limits.share_tokens = 4;
     limits.max_length = 40;
     limits.max_chunk = limits.max_scored = 6;
     limits.vocab = 120;
@@ -64,7 +64,7 @@ Said SaidBy(int data_ranks, int together) {
       for (const Share& share : round) mine.push_back(RequestFor(share, requests));
       GenerateAll(generator, mine, [&](size_t request, const GenerationEvent& event) {
         const Share& share = round[request];
-        answers.Take({numbers[share.request], static_cast<size_t>(share.first + event.sample)},
+        answers.Take({numbers[share.request], static_cast<size_t>(share.SampleOf(event.sample))},
                      event, generator);
       });
       answers.Exchange(comm);

@@ -1,6 +1,7 @@
 """generate and score: text from a checkpoint, and what it thinks of text."""
 import json
 import math
+import re
 import unittest
 
 from harness import BAD_CONFIG, BAD_DATA, OK, CliTest, millrace
@@ -104,19 +105,24 @@ class Generate(CliTest):
         prompts = self.path('many.jsonl')
         with open(prompts, 'w') as f:
             for i in range(23):  # of other lengths: they do not end in order
-                f.write(json.dumps({'prompt': 'Sentence'[:1 + i % 7], 'max_tokens': 1 + i * 5 % 23, 'seed': i, 'samples': 1 + i % 3, 'logprobs': 2,
+                f.write(json.dumps({'prompt': 'Sentence'[:1 + i % 7], 'max_tokens': 1 + i * 5 % 23, 'seed': i, 'samples': 1 + i % 5, 'logprobs': 2,
                                     'stop': ['e'] if i % 4 == 0 else []}) + '\n')
             f.write(json.dumps({'prompt': [300]}) + '\n')
         words = ['generate', config, '--file', prompts, '--set', 'inference.slots=2', '--set', 'inference.decode=[1,2]']
         alone = self.expect(millrace(*words), BAD_CONFIG)
         lines = [json.loads(line) for line in alone.out.splitlines()]
-        self.assertEqual([(a['index'], a.get('sample')) for a in lines], [(i, s) for i in range(23) for s in range(1 + i % 3)] + [(23, None)])
+        self.assertEqual([(a['index'], a.get('sample')) for a in lines], [(i, s) for i in range(23) for s in range(1 + i % 5)] + [(23, None)])
         drawn = sum(len(a['tokens']) for a in lines[:-1])
         self.expect_line(alone.err, r'^millrace: %d tokens in ' % drawn)
+        cached = sum((1 + i % 7) * (1 + i % 5) for i in range(23))  # tokens of prompts, by each sample
         for ranks, sets in ((3, []), (4, ['parallel.tensor=2', 'inference.exact=true'])):
+            sets.append('inference.page_tokens=2')  # samples of one rank share
             shared = self.expect(millrace(*words, *(word for key in sets for word in ('--set', key)), ranks=ranks), BAD_CONFIG)
             self.expect_line(shared.err, r'^millrace: %d tokens in ' % drawn)
-            if not sets:
+            self.expect_line(shared.err, 'of prompts, .* shared by samples')
+            computed, found = map(int, re.search(r'of prompts, (\d+) tokens were computed and (\d+) shared', shared.err).groups())
+            self.assertEqual(computed + found, cached)
+            if ranks == 3:
                 self.assertEqual(shared.out, alone.out)  # to the last bit
                 continue
             # Sums of two halves: other bits of the same numbers, and here no other token.

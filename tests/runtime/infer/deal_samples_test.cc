@@ -18,24 +18,49 @@ TokenModelLimits Limits() {
   TokenModelLimits limits;
   limits.slots = 3;
   limits.pages = 30;
-  limits.page_tokens = 4;
+  limits.page_tokens = limits.share_tokens = 4;
   limits.max_length = 40;
   limits.max_chunk = limits.max_scored = 6;
   limits.vocab = 23;
   return limits;
 }
 
-// Request i has 1 + i % 4 samples.
+// Request i has 1 + i % 8 samples.
 std::vector<GenerationRequest> Requests(int count) {
   std::vector<GenerationRequest> requests;
   for (int i = 0; i < count; ++i) {
     GenerationRequest& request = requests.emplace_back();
     for (int t = 0; t < 1 + i * 5 % 11; ++t) request.prompt.push_back((i + 3 * t) % 23);
     request.max_tokens = 1 + i * 7 % 20;
-    request.samples = 1 + i % 4;
+    request.samples = 1 + i % 8;
     request.sampling.seed = static_cast<uint64_t>(100 + i);
   }
   return requests;
+}
+
+// Tokens that samples behind the first of their request share.
+int64_t SharedOf(const std::vector<GenerationRequest>& requests) {
+  int64_t shared = 0;
+  for (const GenerationRequest& request : requests)
+    shared += (request.samples - 1) * ((std::ssize(request.prompt) - 1) / 4 * 4);
+  return shared;
+}
+
+TEST_CASE("a rank has its samples of a request as one, and of its share a part is another share",
+          "[infer]") {
+  std::vector<GenerationRequest> requests = Requests(1);
+  requests[0].samples = 11;
+  const auto rounds = DealSamples(requests, 3, 1, 2);
+  REQUIRE(rounds.size() == 2);
+  REQUIRE(rounds[1].size() == 1);
+  const Share& share = rounds[1][0];
+  CHECK(share.samples == 2);
+  CHECK(share.SampleOf(0) == 7);
+  CHECK(share.SampleOf(1) == 10);
+  const GenerationRequest whole = RequestFor(rounds[0][0], requests);  // 1 and 4
+  const GenerationRequest part = RequestFor({0, 1, 1, 5}, {&whole, 1});
+  CHECK(part.samples == 1);
+  CHECK(part.first_sample == 4);
 }
 
 TEST_CASE("each sample is dealt once, in as many rounds on each rank, and draws the same") {
@@ -50,16 +75,19 @@ TEST_CASE("each sample is dealt once, in as many rounds on each rank, and draws 
           const auto rounds = DealSamples(requests, ranks, rank, most);
           CHECK(rounds.size() == DealSamples(requests, ranks, 0, most).size());
           for (size_t round = 0; round < rounds.size(); ++round) {
-            if (ranks > 1) CHECK(std::ssize(rounds[round]) <= most);
+            int64_t samples = 0;
+            for (const Share& share : rounds[round]) samples += share.samples;
+            if (ranks > 1) CHECK(samples <= most);
             std::vector<GenerationRequest> mine;
             for (const Share& share : rounds[round]) mine.push_back(RequestFor(share, requests));
             test::CheckingTokenModel model(Limits());
             Generator generator(model);
             const auto answers = GenerateAll(generator, mine);
+            CHECK(model.shared == SharedOf(mine));
             for (size_t i = 0; i < mine.size(); ++i)
               for (size_t s = 0; s < answers[i].samples.size(); ++s) {
                 const Share& share = rounds[round][i];
-                const SampleId id{share.request, share.first + static_cast<int64_t>(s)};
+                const SampleId id{share.request, share.SampleOf(static_cast<int64_t>(s))};
                 CHECK(round_of.try_emplace(id, round, rank).second);
                 for (const SampledToken& token : answers[i].samples[s].tokens)
                   drawn[id].push_back(token.token);

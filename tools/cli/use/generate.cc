@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -141,6 +142,21 @@ std::vector<std::vector<Share>> RoundsOf(const std::vector<GenerationRequest>& r
                      kTimes * limits.slots);
 }
 
+// Of the ranks that count, one of those that draw the same samples. Collective.
+Generator::PromptTokens SumOver(Communicator& ranks, bool counts,
+                                const Generator::PromptTokens& own) {
+  static_assert(std::is_trivially_copyable_v<Generator::PromptTokens>);
+  Generator::PromptTokens sum;
+  const std::string payload(reinterpret_cast<const char*>(&own), counts ? sizeof(own) : 0);
+  for (const std::string& part : ranks.HostAllGather(payload)) {
+    Generator::PromptTokens of{};
+    std::copy(part.begin(), part.end(), reinterpret_cast<char*>(&of));
+    sum.computed += of.computed;
+    sum.shared += of.shared;
+  }
+  return sum;
+}
+
 }  // namespace
 
 int GenerateVerb(const GenerateArguments& arguments) {
@@ -174,14 +190,18 @@ int GenerateVerb(const GenerateArguments& arguments) {
         GenerateAll(generator, requests, [&](size_t request, const GenerationEvent& event) {
           const Share& share = round[request];
           answers.Take(
-              {found.prompts[share.request], static_cast<size_t>(share.first + event.sample)},
+              {found.prompts[share.request], static_cast<size_t>(share.SampleOf(event.sample))},
               event, generator);
         });
         model->Finish();
         if (on_their_own && session.world() > 1) answers.Exchange(session.engine().comms().world());
       }
-      cached.computed += generator.prompt_tokens().computed;
-      cached.shared += generator.prompt_tokens().shared;
+      const Generator::PromptTokens tokens =
+          on_their_own
+              ? SumOver(session.engine().comms().world(), speaks, generator.prompt_tokens())
+              : generator.prompt_tokens();
+      cached.computed += tokens.computed;
+      cached.shared += tokens.shared;
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     if (stream && context.leader()) std::cout << std::endl;
