@@ -3,6 +3,7 @@
 The working directory is the repository's root (Bazel's test folder looks like it). MILLRACE_BINARY names another program than the built one,
 which is the one without CUDA: these tests start more ranks than a machine has GPUs.
 """
+import contextlib
 import json
 import os
 import re
@@ -52,6 +53,9 @@ class Job:
 
     def running(self):
         return self.process.poll() is None
+
+    def out_so_far(self):
+        return os.pread(self.out.fileno(), 1 << 20, 0).decode().replace('\r\n', '\n')  # the offset is shared with the command
 
     def end(self, timeout=TIMEOUT_S):
         try:
@@ -131,6 +135,21 @@ def rank_pids(marker):
         if b'OMPI_COMM_WORLD_RANK' in variables:
             pids[int(variables[b'OMPI_COMM_WORLD_RANK'])] = int(name)
     return pids
+
+
+def process_state(pid):
+    """A letter of /proc/pid/stat; X when there is none."""
+    try:
+        with open('/proc/%d/stat' % pid) as f:
+            return f.read().rpartition(')')[2].split()[0]
+    except OSError:
+        return 'X'
+
+
+def holding(*steps, rank=1):
+    """The environment of a run that stands before these steps, in each process anew, until CliTest.held or ended lets it go on: a rank stops
+    itself. A run that is only watched may be at its end when a test that was not given a core looks again."""
+    return {'MILLRACE_INJECT': ','.join('%d:%d:hold' % (step, rank) for step in steps)}
 
 
 def pending(pid):
@@ -238,6 +257,39 @@ class CliTest(unittest.TestCase):
             _, runs[name] = self.trained_afresh(**sections)
             self.folder = own
         return runs[name]
+
+    @contextlib.contextmanager
+    def held(self, job, run, step, rank=1):
+        """Where a run started with holding(step) stands meanwhile, with step - 2 recorded. Gives the stopped rank's pid."""
+        def stopped():
+            pid = rank_pids(self.folder).get(rank)
+            return pid is not None and process_state(pid) == 'T' and pid
+
+        pid = wait_until(stopped, 'rank %d to stop before step %d' % (rank, step), job=job)
+        wait_until(lambda: len(run.metrics()) >= step - 2, 'step %d' % (step - 2), job=job)
+        try:
+            yield pid
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def ended(self, job):
+        """The outcome of a job whose ranks go on wherever they are held."""
+        while job.running() and time.monotonic() - job.began < TIMEOUT_S:
+            for pid in rank_pids(self.folder).values():
+                if process_state(pid) == 'T':
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+            time.sleep(0.02)
+        return job.end()
+
+    def unless_late(self, attempt, tries=5):
+        """attempt(number) gives a result, and whether this process was too slow for it to say anything: then another attempt is made."""
+        for number in range(tries):
+            result, late = attempt(number)
+            if not late:
+                return result
+        self.fail('too slow %d times\n%s' % (tries, result))
 
     def path(self, *names):
         return os.path.join(self.folder, *names)

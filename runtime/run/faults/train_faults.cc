@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "comm/comm_set.h"
@@ -52,6 +53,7 @@ void TrainFaults::OnIssue(int64_t step) {
     if (placed.fault.step != step) continue;
     if (placed.fault.kind == Kind::kFlip) FlipBit(placed);
     if (placed.fault.rank != rank_) continue;
+    if (placed.fault.kind == Kind::kHold) std::raise(SIGSTOP);
     if (placed.fault.kind == Kind::kNotFinite)
       engine_.OnScalars([flat = placed.flat](StepScalars& scalars) {
         scalars.inject_loss_nan = flat < 0;

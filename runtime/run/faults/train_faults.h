@@ -27,6 +27,7 @@ struct TrainFault {
     kFlip,       // a bit of the rank's master weights of the unit is another before the step
     kTokens,     // the rank reads noise instead of its tokens
     kLoader,     // the rank's reading of tokens never ends
+    kHold,       // the rank's process stops itself before the step (SIGSTOP), until SIGCONT
   };
   Kind kind = Kind::kNotFinite;
 };

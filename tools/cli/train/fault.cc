@@ -38,6 +38,7 @@ std::optional<TrainFault> ParseFault(std::string_view text) {
   if (!step || *step < 1 || !rank) return std::nullopt;
   if (place == "loss") return TrainFault{*step, *rank, ""};
   if (place == "loader") return TrainFault{*step, *rank, "", Kind::kLoader};
+  if (place == "hold") return TrainFault{*step, *rank, "", Kind::kHold};
   if (place == "tokens") return TrainFault{*step, *rank, "", Kind::kTokens};
   for (const auto& [word, kind] : kOfUnits)
     if (place.size() > word.size() && place.starts_with(word))
@@ -79,7 +80,8 @@ std::vector<TrainFault> ParseFaults(const std::string& text) {
     MR_REQUIRE(
         ErrorCode::kConfig, fault.has_value(),
         "{}={}: \"{}\" is neither STEP:RANK:loss nor STEP:RANK:tokens nor STEP:RANK:loader nor "
-        "STEP:RANK:unit=NAME, skip=NAME, swap=NAME or flip=NAME, with STEP from 1 and RANK from 0",
+        "STEP:RANK:hold nor STEP:RANK:unit=NAME, skip=NAME, swap=NAME or flip=NAME, with STEP from "
+        "1 and RANK from 0",
         kFaultVariable, text, part);
     faults.push_back(*fault);
   }

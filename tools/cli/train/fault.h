@@ -13,7 +13,7 @@ namespace millrace {
 
 inline constexpr const char* kFaultVariable = "MILLRACE_INJECT";
 
-// "STEP:RANK:" and then "loss", "tokens", "loader", "unit=NAME", "skip=NAME", "swap=NAME"
+// "STEP:RANK:" and then "loss", "tokens", "loader", "hold", "unit=NAME", "skip=NAME", "swap=NAME"
 // or "flip=NAME" (runtime/run/faults/train_faults.h), several separated by commas; STEP counts
 // from 1. Whether there is such a rank and unit is for Train to say. Error(kConfig) naming
 // the variable and the text.
