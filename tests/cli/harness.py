@@ -37,6 +37,8 @@ class Outcome:
         return '%s\nexit code %s after %.1f s\n--- stdout\n%s--- stderr\n%s' % (
             ' '.join(self.args), self.code, self.seconds, self.out, self.err)
 
+    __repr__ = __str__  # also among others
+
 
 class Job:
     """A command that runs, in a session of its own."""
@@ -289,7 +291,7 @@ class CliTest(unittest.TestCase):
             result, late = attempt(number)
             if not late:
                 return result
-        self.fail('too slow %d times\n%s' % (tries, result))
+        self.fail('too slow %d times\n%r' % (tries, result))
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
