@@ -178,6 +178,15 @@ def truncate(path, size):
         f.truncate(size)
 
 
+def read(path):
+    """The bytes of a file; none where there is none."""
+    try:
+        with open(path, 'rb') as f:
+            return f.read()
+    except OSError:
+        return b''
+
+
 def files_of(folder):
     """{relative path: content} of all files."""
     contents = {}

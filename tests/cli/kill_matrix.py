@@ -13,7 +13,9 @@ When      start: at a random moment of the first `start_s` seconds after the las
 Then      the supervisor starts the run again; where it was killed itself, the matrix starts it, in half of the cases at once, else after
           it has seen that nothing of the run is left. A supervisor that gives up because two kills met the same step (its rule) is
           counted, checked to have had that reason, and started again.
-Checked   same final parameters and optimizer as the twin, every step once in metrics.jsonl with the same loss and held-out loss, no
+End       once the steps go on after the last kill the run is asked to stop, and told how many steps it has: a run of which the matrix,
+          which may have to wait for a core, had to be quicker would be at its end before the kills are.
+Checked   same final parameters and optimizer as a twin that nobody kills, every step once in metrics.jsonl with the same loss and held-out loss, no
           process (found by a variable in its environment) and no shared memory left, seconds from each kill to the next step.
 """
 import argparse
@@ -29,26 +31,18 @@ import sys
 import tempfile
 import time
 
-from harness import PROGRAM, RunDir, environment, millrace
+from harness import OK, PREEMPTED, PROGRAM, RunDir, environment, millrace, read
 
 MARKER = 'MILLRACE_KILL_MATRIX'
 MOMENTS = ('start', 'step', 'save', 'eval')
 VICTIMS = ('rank 0', 'rank 1', 'mpirun', 'supervisor')
 TIMEOUT_S = 60  # of one wait; the machine may be busy
-ORPHAN_S = 10   # for what a killed supervisor leaves to be gone
+ORPHAN_S = 30   # for what a killed supervisor leaves to be gone
 SAID = 'millrace launch: '
 
 
 class Failed(Exception):
     pass
-
-
-def read(path):
-    try:
-        with open(path, 'rb') as f:
-            return f.read()
-    except OSError:
-        return b''
 
 
 def is_over(pid):
@@ -118,8 +112,6 @@ class Matrix:
         if code is None:
             return
         words = read(self.log_path)[-3000:].decode('latin-1')
-        if code == 0:
-            raise Failed('the run is complete after %d kills: it needs more steps' % len(self.kills))
         reason = re.findall(r'not started again: (it ended twice after step \d+ without progress in between)', words)
         if not reason or self.failures()[-1]['restarts']:
             raise Failed('the supervisor ended with %d\n%s' % (code, words))
@@ -244,12 +236,24 @@ class Matrix:
             taken = ' (next step after the last kill: %.2f s)' % self.restart_s[-1] if len(self.restart_s) > before else ''
             say('kill %d: %s, %s; furthest step %d%s' % (number, *self.kills[-1], self.furthest, taken))
         self.measure_restart()
+        self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(1200)
         finally:
             self.end()
-        if code != 0:
+        if code != PREEMPTED:
             raise Failed('the run ended with %d\n%s' % (code, self.log()[-3000:]))
+
+    def finish(self, twin):
+        """Trains some steps more, and as many as that are in all from the beginning where nobody kills. Gives how many, and the seconds of
+        the latter."""
+        steps = self.run.steps()[-1] + 7
+        for folder in (self.run.path, twin.path):
+            outcome = millrace('train', self.config, *self.sets, '--set', 'train.steps=%d' % steps, '--set', 'run.dir=' + folder, ranks=2,
+                               timeout=3600)
+            if outcome.code != OK:
+                raise Failed(str(outcome))
+        return steps, outcome.seconds
 
     def end(self):
         if self.process.poll() is None:
@@ -287,13 +291,17 @@ class Matrix:
                 'gave_up_by_rule': self.gave_up}
 
 
-def tiny_config(folder, steps, run='run'):
-    """Steps of about 10 ms, saved every 5, evaluated every 6."""
+# A rate that does not depend on how many steps there are.
+ENDLESS = ('--set', 'train.steps=10000000', '--set', 'optimizer.schedule.kind=constant', '--set', 'optimizer.schedule.min_lr=0')
+
+
+def tiny_config(folder, run='run'):
+    """Steps of about 10 ms, saved every 5, evaluated every 6, of which there is no end."""
     content = {
         'model': {'family': 'llama', 'layers': 2, 'd_model': 32, 'heads': 2, 'ffn': 64, 'seq_len': 64},
         'data': {'kind': 'text', 'path': os.path.join(folder, 'data.txt'), 'eval_batches': 4},
-        'train': {'steps': steps, 'micro_batch': 16, 'accumulate': 1, 'eval_every': 6},
-        'optimizer': {'lr': 1e-2, 'schedule': {'kind': 'cosine', 'warmup': 10, 'min_lr': 1e-3}},
+        'train': {'steps': 10000000, 'micro_batch': 16, 'accumulate': 1, 'eval_every': 6},
+        'optimizer': {'lr': 1e-2, 'schedule': {'kind': 'constant', 'warmup': 10, 'min_lr': 0}},
         'checkpoint': {'every': 5},
         'run': {'dir': os.path.join(folder, run)},
     }
@@ -310,29 +318,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--kills', type=int, default=20)
     parser.add_argument('--seed', type=int, default=1)
-    parser.add_argument('--config', help='another configuration than the tiny one; its eval_every and steps are set')
-    parser.add_argument('--steps', type=int, help='default: 7 for each kill, and 60')
+    parser.add_argument('--config', help='another configuration than the tiny one; its eval_every, steps and schedule are set')
     arguments = parser.parse_args()
-    steps = arguments.steps or 7 * arguments.kills + 60
     folder = tempfile.mkdtemp(prefix='kill_matrix.')
     if arguments.config:
-        config, run, twin = os.path.abspath(arguments.config), RunDir(folder + '/run'), RunDir(folder + '/twin')
-        sets = ['--set', 'train.steps=%d' % steps, '--set', 'train.eval_every=6', '--set', 'checkpoint.every=5']
-        of_run, of_twin = (sets + ['--set', 'run.dir=' + r.path] for r in (run, twin))
+        config, run = os.path.abspath(arguments.config), RunDir(folder + '/run')
+        sets = [*ENDLESS, '--set', 'train.eval_every=6', '--set', 'checkpoint.every=5', '--set', 'run.dir=' + run.path]
         step_s, start_s = 0.15, 1.5
     else:
-        config, run = tiny_config(folder, steps)
-        twin = RunDir(folder + '/twin')
-        of_run, of_twin = [], ['--set', 'run.dir=' + twin.path]
+        config, run = tiny_config(folder)
+        sets = []
         step_s, start_s = 0.01, 0.6
-    outcome = millrace('train', config, *of_twin, ranks=2, timeout=3600)
-    if outcome.code != 0:
-        sys.exit(str(outcome))
-    print('a run that nobody kills: %d steps in %.1f s' % (steps, outcome.seconds), flush=True)
-    matrix = Matrix(config, run, folder + '/launch.log', of_run, arguments.seed, step_s=step_s, start_s=start_s)
+    matrix = Matrix(config, run, folder + '/launch.log', sets, arguments.seed, step_s=step_s, start_s=start_s)
     began = time.monotonic()
     try:
         matrix.go(arguments.kills, say=lambda text: print(text, flush=True))
+        twin = RunDir(folder + '/twin')
+        steps, seconds = matrix.finish(twin)
+        print('a run that nobody kills: %d steps in %.1f s' % (steps, seconds), flush=True)
         wrong = matrix.compare(twin, steps)
     except Failed as error:
         wrong = [str(error)]

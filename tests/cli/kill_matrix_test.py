@@ -1,31 +1,30 @@
 """Twenty kills of kill_matrix.py, which says what they are and what must be left: each pair of a victim and a moment once, and four more."""
 import unittest
 
-from harness import OK, SLOWER, CliTest, RunDir, millrace
+from harness import SLOWER, CliTest, RunDir
 from kill_matrix import Matrix, tiny_config
 
 KILLS = 20
-STEPS = 110
 
 
 class KillMatrix(CliTest):
 
     def test_twenty_kills_leave_what_a_run_without_them_leaves(self):
-        config, run = tiny_config(self.folder, STEPS)
-        twin = RunDir(self.path('twin'))
-        self.expect(millrace('train', config, '--set', 'run.dir=' + twin.path, ranks=2), OK)
+        config, run = tiny_config(self.folder)
         matrix = Matrix(config, run, self.path('launch.log'), seed=20)
         try:
             matrix.go(KILLS)
         finally:
             matrix.end()
         print(matrix.summary())
-        self.assertEqual(matrix.compare(twin, STEPS), [])
+        twin = RunDir(self.path('twin'))
+        steps, _ = matrix.finish(twin)
+        self.assertEqual(matrix.compare(twin, steps), [])
         self.assertGreaterEqual(len(set(matrix.kills)), 12)  # of 16; who is not there yet at a start is replaced
         self.assertGreater(len(matrix.scratch - {''}), 1)
         for moment in ('save', 'eval'):
             self.assertGreater(matrix.caught[moment], 0, 'no kill fell into its moment: the test proves nothing')
-        self.assertLess(max(matrix.restart_s), 10 * SLOWER)
+        self.assertLess(max(matrix.restart_s), 30 * SLOWER)
 
 
 if __name__ == '__main__':

@@ -10,8 +10,8 @@ import time
 import unittest
 
 from harness import (BAD_CONFIG, BAD_DATA, HUNG, OK, PREEMPTED, PROGRAM, RANK_LOST, SLOWER, STOPPED, TIMEOUT_S, CliTest, Job, environment,
-                     flip_bit, holding, millrace, pending, rank_pids, start, truncate, wait_until)
-from kill_matrix import carriers, children, is_over, read, scratch_of
+                     flip_bit, holding, millrace, pending, rank_pids, read, start, truncate, wait_until)
+from kill_matrix import carriers, children, is_over, scratch_of
 
 STEPS = 30
 CODE_UNKNOWN = 76  # of tools/README.md

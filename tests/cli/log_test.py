@@ -4,7 +4,8 @@ import re
 import signal
 import unittest
 
-from harness import (BAD_CONFIG, IO_FAILED, OK, PROGRAM, RANK_LOST, CliTest, millrace, program, rank_pids, raw_mpirun, start, wait_until)
+from harness import (BAD_CONFIG, IO_FAILED, OK, PREEMPTED, PROGRAM, RANK_LOST, CliTest, millrace, program, rank_pids, raw_mpirun, read, start,
+                     wait_until)
 
 CRASHED = 70
 TIME = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z'
@@ -118,7 +119,7 @@ class Logs(CliTest):
 
     def killed(self, number, code):
         """Rank 1 of three, killed after a few steps. What is shown before the error, and its log."""
-        config, run = self.config(train={'steps': 3000, 'micro_batch': 8}, checkpoint={'every': 0})
+        config, run = self.config(train={'steps': 100000, 'micro_batch': 8}, checkpoint={'every': 0})
         job = start('train', config, ranks=3)
         wait_until(lambda: len(run.metrics()) >= 30, 'step 30', job=job)
         os.kill(rank_pids(self.folder)[1], number)
@@ -136,7 +137,7 @@ class Logs(CliTest):
         self.assertRegex(self.killed(signal.SIGKILL, RANK_LOST), r'^millrace: rank 1 \(pid \d+\) on \S+ was killed by SIGKILL')
 
     def test_a_single_process_that_crashes_shows_its_last_lines(self):
-        config, run = self.config(train={'steps': 30000})
+        config, run = self.config(train={'steps': 1000000})
         job = start('train', config)
         wait_until(lambda: len(run.metrics()) >= 5, 'step 5', job=job)
         [pid] = [int(n) for n in os.listdir('/proc') if n.isdigit() and self.runs(n)]
@@ -181,16 +182,18 @@ class Logs(CliTest):
         self.assertNotIn('last lines', outcome.err)
 
     def test_a_supervisor_shows_the_last_lines_of_a_killed_rank_and_keeps_a_log(self):
-        config, run = self.config(train={'steps': 200, 'micro_batch': 8}, checkpoint={'every': 5})
+        config, run = self.config(train={'steps': 100000, 'micro_batch': 8}, checkpoint={'every': 5})
         job = start('launch', '--ranks', 3, '--', 'train', config)
         wait_until(lambda: len(run.metrics()) >= 12, 'step 12', job=job)
         os.kill(wait_until(lambda: rank_pids(self.folder).get(2), 'rank 2'), signal.SIGKILL)
-        outcome = self.expect(job.end(), OK)
+        wait_until(lambda: b'"resumed"' in read(run.file('restarts.jsonl')), 'the next attempt', job=job)
+        log = self.log(run, 'launch.log')
+        job.signal(signal.SIGTERM)
+        outcome = self.expect(job.end(), PREEMPTED)
         lines, rest = self.block(outcome.err, 'millrace launch', 2)
         self.assertRegex('\n'.join(lines), r'  step \d+: loss ')
         self.assertEqual(lines, self.last_lines(run, 2))
         [said] = self.expect_line('\n'.join(rest), r'^millrace launch: a rank was killed by SIGKILL after step \d+; restart 1 of at most 100, ')
-        log = self.log(run, 'launch.log')
         self.assertRegex(log[0], r'^%s info    launch  start 1: supervisor, pid \d+ on \S+: ' % TIME)
         self.assertRegex(log[-1], r'^%s info    launch  %s$' % (TIME, re.escape(said[len('millrace launch: '):])))
 
