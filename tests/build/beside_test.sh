@@ -24,10 +24,10 @@ RunChild TERM sleep "\$seconds" || true
 EndBeside
 SCRIPT
 
-# Until COMMAND succeeds, for at most 20 s.
+# Until COMMAND succeeds, for at most 60 s.
 Until() {
   local tries
-  for ((tries = 0; tries < 200; tries++)); do
+  for ((tries = 0; tries < 600; tries++)); do
     if "$@" 2>/dev/null; then return 0; fi
     sleep 0.1
   done
@@ -43,9 +43,9 @@ grep -q '^waited [0-9]* s for what was built beside$' "$folder/out" || Fail "not
 # What it starts in a session of its own, and what detaches itself, has the lowest priority among
 # sessions, too; the script's own session keeps the one that it had.
 if [[ -e /proc/self/autogroup ]]; then
-  # Once 19 is there, or after 10 s.
+  # Once 19 is there, or after 60 s.
   cat >"$folder/session" <<'SESSION'
-for ((tries = 0; tries < 100; tries++)); do
+for ((tries = 0; tries < 600; tries++)); do
   [[ $(</proc/self/autogroup) != *" nice 19" ]] || break
   sleep 0.1
 done
@@ -54,7 +54,7 @@ SESSION
   mine=$(</proc/self/autogroup)
   bash "$folder/script" 0 bash -c "setsid --wait bash $folder/session $folder/waited
     setsid --fork bash $folder/session $folder/detached
-    for ((i = 0; i < 150; i++)); do [[ ! -s $folder/detached ]] || break; sleep 0.1; done" >"$folder/out" || Fail "sessions"
+    for ((i = 0; i < 700; i++)); do [[ ! -s $folder/detached ]] || break; sleep 0.1; done" >"$folder/out" || Fail "sessions"
   for kind in waited detached; do
     [[ $(<"$folder/$kind") == *" nice 19" ]] || Fail "a session that is $kind has $(<"$folder/$kind")"
   done

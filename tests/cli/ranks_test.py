@@ -62,14 +62,15 @@ class Ranks(CliTest):
 
     def test_a_start_takes_less_than_two_seconds(self):
         config, _ = self.config(train={'steps': 1}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
-        seconds = []
-        for _ in range(5):
+        def attempt(_):
             begin = time.monotonic()
             outcome = millrace('train', config, '--set', 'checkpoint.resume=never', ranks=2)
-            seconds.append(time.monotonic() - begin)
+            seconds = time.monotonic() - begin
             self.expect(outcome, OK)
-        print('a whole run of one step on two ranks: %s s' % ', '.join('%.2f' % s for s in seconds))
-        self.assertLess(min(seconds), 2 * SLOWER)  # the machine may be busy with other things
+            print('a whole run of one step on two ranks: %.2f s' % seconds)
+            return outcome, seconds >= 2 * SLOWER  # the machine may be busy with other things
+
+        self.unless_late(attempt, tries=12)
 
 
 if __name__ == '__main__':

@@ -167,23 +167,12 @@ class Client:
 class Load:
 
     def __init__(self, server, requests, clients):
-        self.server, self.port, self.pid = server, server.port, self.pid_of(server)
+        self.server, self.port, self.pid = server, server.port, server.pid()
         self.left, self.requests, self.clients = requests, requests, clients
         self.lock, self.counts, self.failures, self.resident = threading.Lock(), collections.Counter(), [], {}
         self.most_open = 0  # file descriptors
         self.seconds = []  # of answers that came whole, as their clients saw it
         self.answers = [server.complete(prompt=p, max_tokens=TOKENS, temperature=0)['choices'][0]['text'] for p in PROMPTS]
-
-    @staticmethod
-    def pid_of(server):
-        """The launcher's, or of the program that it has become or started."""
-        pid = server.job.process.pid
-        while True:
-            with open('/proc/%d/task/%d/children' % (pid, pid)) as f:
-                children = f.read().split()
-            if not children:
-                return pid
-            pid = int(children[0])
 
     def take(self):
         with self.lock:

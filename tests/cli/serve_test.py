@@ -1,7 +1,10 @@
 """serve: what OpenAI's clients and lm-eval ask for, by the letter; limits; the end; new weights while it runs."""
+import contextlib
+import http.client
 import json
 import os
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -12,6 +15,15 @@ from harness import (BAD_CHECKPOINT, BAD_CONFIG, OK, PROGRAM, CliTest, Job, RunD
 from serving import Server
 
 LONG = {'model': {'seq_len': 128}, 'train': {'steps': 6}, 'inference': {'slots': 4, 'decode': [1, 4]}}
+
+SERVED = 'request_success_total'
+ABORTED = SERVED + '{finished_reason="abort"}'
+
+
+def served(by):
+    """How many requests have ended, of a server or its metrics."""
+    metrics = by if isinstance(by, dict) else by.metrics()
+    return sum(value for name, value in metrics.items() if name.startswith(SERVED))
 
 
 class Serve(CliTest):
@@ -214,17 +226,16 @@ class Serve(CliTest):
         self.assertEqual(server.ask('POST', '/v1/completions', {'prompt': 'a', 'max_tokens': 101})[2]['error']['param'], 'max_tokens')
         self.assertEqual(server.ask('POST', '/v1/completions', {'prompt': 'a', 'n': 3})[0], 400)
         statuses, retry = [], set()
-
-        def ask():
-            status, headers, _ = server.ask('POST', '/v1/completions', {'prompt': 'a', 'max_tokens': 100})
-            statuses.append(status)
-            retry.add((status, headers.get('Retry-After')))
-
-        clients = [threading.Thread(target=ask) for _ in range(40)]
+        clients = [server.connect() for _ in range(40)]
+        os.kill(server.pid(), signal.SIGSTOP)  # all have asked before it answers any
         for client in clients:
-            client.start()
+            client.request('POST', '/v1/completions', json.dumps({'prompt': 'a', 'max_tokens': 100}), {'Content-Type': 'application/json'})
+        os.kill(server.pid(), signal.SIGCONT)
         for client in clients:
-            client.join()
+            answer = client.getresponse()
+            statuses.append(answer.status)
+            retry.add((answer.status, answer.headers.get('Retry-After')))
+            client.close()
         self.assertEqual((len(statuses), set(statuses)), (40, {200, 429}))
         self.assertIn((429, '1'), retry)
         self.assertEqual(server.ask('POST', '/v1/completions', {'prompt': 'a'})[0], 200)
@@ -236,32 +247,43 @@ class Serve(CliTest):
         server = self.serve()
         body = json.dumps({'prompt': ['a'] * 200, 'max_tokens': 100})
         for stream in ('', '"stream":true,'):
-            client = socket.create_connection(('127.0.0.1', server.port))
-            sent = body.replace('{', '{' + stream, 1).encode()
-            client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s' % (len(sent), sent))
-            wait_until(lambda: server.metrics()['num_requests_running'] > 0, 'work')
-            before = server.metrics()['request_success_total{finished_reason="abort"}']
-            client.close()
-            wait_until(lambda: server.metrics()['request_success_total{finished_reason="abort"}'] == before + 1, 'an abort')
-            wait_until(lambda: server.metrics()['num_requests_running'] == 0, 'rest')
+            def attempt(_):
+                before = server.metrics()
+                client = socket.create_connection(('127.0.0.1', server.port))
+                sent = body.replace('{', '{' + stream, 1).encode()
+                client.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s' % (len(sent), sent))
+                wait_until(lambda: server.metrics()['num_requests_running'] > 0 or served(server) > served(before), 'work')
+                client.close()
+                wait_until(lambda: server.metrics()['num_requests_running'] == 0 and served(server) > served(before), 'rest')
+                after = server.metrics()
+                aborted = after[ABORTED] - before[ABORTED]
+                return aborted, aborted == 0  # answered before this process left
+
+            self.assertEqual(self.unless_late(attempt), 1)
         self.assertEqual(server.metrics()['kv_cache_usage_perc'], 0)
 
     def test_sigterm_drains(self):
-        server = self.serve('--drain-s', '600')
-        answers = []
-        asking = threading.Thread(target=lambda: answers.append(
-            server.events('/v1/completions', prompt=['Sentence'] * 60, max_tokens=100, temperature=0)))
-        late = server.connect()
-        self.assertEqual(server.ask('GET', '/health', connection=late)[0], 200)
-        asking.start()
-        wait_until(lambda: server.metrics()['num_requests_running'] > 0, 'work')
-        server.stop()
-        wait_until(lambda: 'asked to stop' in server.log(), 'the request')
-        status, headers, answer = server.ask('POST', '/v1/completions', {'prompt': 'a'}, connection=late)
+        def attempt(_):
+            server, answers, refusals = self.serve('--drain-s', '600'), [], []
+            asking = threading.Thread(target=lambda: answers.append(
+                server.events('/v1/completions', prompt=['Sentence'] * 60, max_tokens=100, temperature=0)))
+            other = server.connect()
+            self.assertEqual(server.ask('GET', '/health', connection=other)[0], 200)
+            asking.start()
+            wait_until(lambda: server.metrics()['num_requests_running'] > 0 or answers, 'work')
+            server.stop()
+            wait_until(lambda: 'asked to stop' in server.log(), 'the request')
+            with contextlib.suppress(OSError, http.client.HTTPException):  # all was answered, and nobody is there any more
+                refusals.append(server.ask('POST', '/v1/completions', {'prompt': 'a'}, connection=other))
+                refusals.append(server.ask('GET', '/health', connection=other))
+            asking.join()
+            other.close()
+            return (server, answers, refusals), len(refusals) < 2
+
+        server, answers, refusals = self.unless_late(attempt)
+        status, headers, answer = refusals[0]
         self.assertEqual((status, answer['error']['code'], headers['Retry-After']), (503, 'draining', '1'))
-        self.assertEqual(server.ask('GET', '/health', connection=late)[0], 503)
-        asking.join()
-        late.close()
+        self.assertEqual(refusals[1][0], 503)
         outcome = self.expect(server.end(stop=False), OK)
         self.expect_line(outcome.err, 'stopped serving')
         texts = {}
@@ -272,17 +294,21 @@ class Serve(CliTest):
         self.assertEqual(len(set(texts.values())), 1)
 
     def test_a_second_signal_ends_it(self):
-        server = self.serve('--drain-s', '600')
-        client = server.connect()
-        client.request('POST', '/v1/completions', json.dumps({'prompt': ['a'] * 256, 'max_tokens': 100}))
-        wait_until(lambda: server.metrics()['num_requests_running'] > 0, 'work')
-        server.stop()
-        wait_until(lambda: 'answers are finished first' in server.log(), 'the first')
-        time.sleep(0.2)  # signals within 100 ms are one
-        server.stop()
-        self.assertEqual(client.getresponse().status, 503)
-        client.close()
-        self.expect(server.end(stop=False), OK)
+        def attempt(_):
+            server = self.serve('--drain-s', '600')
+            client = server.connect()
+            client.request('POST', '/v1/completions', json.dumps({'prompt': ['a'] * 256, 'max_tokens': 100}))
+            wait_until(lambda: server.metrics()['num_requests_running'] > 0 or served(server) > 0, 'work')
+            server.stop()
+            wait_until(lambda: 'answers are finished first' in server.log(), 'the first')
+            time.sleep(0.2)  # signals within 100 ms are one
+            server.stop()
+            status = client.getresponse().status
+            client.close()
+            self.expect(server.end(stop=False), OK)
+            return status, status == 200  # answered before the second
+
+        self.assertEqual(self.unless_late(attempt), 503)
 
     def test_follow_takes_new_weights_and_says_so(self):
         config, run = self.trained_afresh(**LONG)
@@ -299,6 +325,7 @@ class Serve(CliTest):
 
         asking = threading.Thread(target=keep_asking)
         asking.start()
+        wait_until(lambda: versions, 'an answer of the old weights', job=server.job)
         self.expect(millrace('train', config, '--set', 'train.steps=10', ranks=2), OK)
         wait_until(lambda: server.metrics()['weight_version'] == 10, 'the new weights', job=server.job)
         stop.set()

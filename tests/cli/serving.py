@@ -21,6 +21,16 @@ class Server:
     def log(self):
         return os.pread(self.job.err.fileno(), 1 << 20, 0).decode()  # the offset is shared with the job
 
+    def pid(self):
+        """The launcher's, or of the program that it has become or started."""
+        pid = self.job.process.pid
+        while True:
+            with open('/proc/%d/task/%d/children' % (pid, pid)) as f:
+                children = f.read().split()
+            if not children:
+                return pid
+            pid = int(children[0])
+
     def connect(self):
         return http.client.HTTPConnection('127.0.0.1', self.port, timeout=120)
 

@@ -43,14 +43,13 @@ class Stop(CliTest):
         return outcome
 
     def test_a_killed_rank_is_named_and_the_next_start_has_the_same_bits(self):
-        config, run, twin = self.configs()
+        config, run, twin = self.configs(checkpoint={'every': 5, 'asynchronous': False})
         for rank, step in ((1, 9), (0, 18)):
-            # Waits for its tokens, while saves go on beside it.
-            job = start('train', config, ranks=2, env={'MILLRACE_INJECT': '%d:%d:loader' % (step, rank)})
+            job = start('train', config, ranks=2, env=holding(step))
             saved = step // 5 * 5
-            wait_until(lambda: run.checkpoints()[-1:] == ['step_%08d' % saved], 'the checkpoint', job=job)
-            pid = rank_pids(self.folder)[rank]
-            os.kill(pid, signal.SIGKILL)
+            with self.held(job, run, step):
+                pid = rank_pids(self.folder)[rank]
+                os.kill(pid, signal.SIGKILL)
             outcome = self.expect(job.end(), RANK_LOST)
             self.expect_line(outcome.err, r'^millrace: rank %d \(pid %d\) on \S+ was killed by SIGKILL' % (rank, pid))
             self.assertFalse(os.path.exists(run.file('summary.json')))

@@ -6,7 +6,7 @@ import signal
 import struct
 import unittest
 
-from harness import OK, RANK_LOST, CliTest, millrace, rank_pids, start, wait_until
+from harness import OK, RANK_LOST, CliTest, holding, millrace, rank_pids, start
 
 ON = ('--set', 'run.tensorboard=true')
 TAGS = ['loss', 'grad_norm', 'lr', 'step_ms', 'tokens_per_s', 'mfu', 'peak_bytes']
@@ -117,11 +117,10 @@ class TensorBoard(CliTest):
                     self.assertEqual(value, float32(line[tag]), (line['step'], tag))
 
     def test_every_value_is_that_of_metrics_over_a_kill_and_a_resume(self):
-        # Large enough that a kill finds it between the saves of steps 10 and 20.
-        config, run = self.config(model={'seq_len': 64}, train={'steps': 30, 'micro_batch': 8, 'eval_every': 4}, checkpoint={'every': 10})
-        job = start('train', config, *ON, ranks=2)
-        wait_until(lambda: len(run.metrics()) >= 13 and run.checkpoints(), 'step 13 and a checkpoint', job=job)  # saves go on beside steps
-        os.kill(rank_pids(self.folder)[0], signal.SIGKILL)
+        config, run = self.config(train={'steps': 30, 'eval_every': 4}, checkpoint={'every': 10, 'asynchronous': False}, execution={'watchdog_s': 300})
+        job = start('train', config, *ON, ranks=2, env=holding(15))
+        with self.held(job, run, 15):
+            os.kill(rank_pids(self.folder)[0], signal.SIGKILL)
         self.expect(job.end(), RANK_LOST)
         killed = event_files(run)
         self.assertEqual(len(killed), 1)

@@ -24,7 +24,7 @@ expect() {
   done
   local took=$((SECONDS - began)) trouble=""
   [[ $code == any && $got != 0 || $got == "$code" ]] || trouble+=" exit code $got instead of $code;"
-  ((took <= 15)) || trouble+=" took $took s;"
+  ((took <= 40)) || trouble+=" took $took s;"
   for text in "$@"; do
     grep -qF -- "$text" "$work/err" "$work/out" || trouble+=" '$text' was not said;"
   done
