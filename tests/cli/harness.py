@@ -295,12 +295,12 @@ class CliTest(unittest.TestCase):
         return job.end()
 
     def unless_late(self, attempt, tries=5):
-        """attempt(number) gives a result, and whether this process was too slow for it to say anything: then another attempt is made."""
+        """attempt(number) gives a result, and whether it says nothing, mostly because this process was too slow: then another attempt is made."""
         for number in range(tries):
             result, late = attempt(number)
             if not late:
                 return result
-        self.fail('too slow %d times\n%r' % (tries, result))
+        self.fail('proves nothing %d times\n%r' % (tries, result))
 
     def path(self, *names):
         return os.path.join(self.folder, *names)

@@ -176,12 +176,15 @@ class Watchdog(CliTest):
         self.expect_hang(job)
 
     def test_an_op_of_the_cpu_that_takes_longer_than_the_limit_is_no_hang(self):
-        # Attention over a long sequence, of seconds.
-        config, run = self.watched(limit=1, train={'steps': 1, 'micro_batch': 12, 'accumulate': 1},
-                                   model={'family': 'gpt2', 'layers': 1, 'd_model': 128, 'heads': 1, 'ffn': 128, 'seq_len': 8192},
-                                   data={'kind': 'synthetic', 'path': None}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
-        outcome = self.expect(millrace('train', config), OK)
-        self.assertGreater(run.metrics()[0]['step_ms'], 4000, outcome)  # nearly all of it in two ops
+        def attempt(number):
+            # Attention over a long sequence, of seconds; of more where the machine is quick.
+            config, run = self.watched(run='run%d' % number, limit=1, train={'steps': 1, 'micro_batch': 3 << number, 'accumulate': 1},
+                                       model={'family': 'gpt2', 'layers': 1, 'd_model': 128, 'heads': 1, 'ffn': 128, 'seq_len': 8192},
+                                       data={'kind': 'synthetic', 'path': None}, optimizer={'schedule': {'kind': 'constant', 'warmup': 0, 'min_lr': 0}})
+            outcome = self.expect(millrace('train', config), OK)
+            return outcome, run.metrics()[0]['step_ms'] < 4000  # nearly all of it in two ops
+
+        self.unless_late(attempt)
 
 
 if __name__ == '__main__':
