@@ -5,8 +5,8 @@
 
 #include <optional>
 
-// Of builds for several processors; no header of OpenBLAS declares them. The first forgets the core,
-// the second chooses one as when the library is loaded.
+// Of builds for several processors; no header of OpenBLAS declares them. The first forgets the
+// core, the second chooses one as when the library is loaded.
 extern "C" {
 void gotoblas_dynamic_quit() __attribute__((weak));
 void gotoblas_dynamic_init() __attribute__((weak));

@@ -1,6 +1,6 @@
-// Which of its kernels OpenBLAS uses ("core"). It knows processors by their models, and for one that
-// is newer than itself takes kernels of SSE3: products are several times slower, and have other bits
-// than on any processor that it knows.
+// Which of its kernels OpenBLAS uses ("core"). It knows processors by their models, and for one
+// that is newer than itself takes kernels of SSE3: products are several times slower, and have
+// other bits than on any processor that it knows.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// A processor that OpenBLAS does not know, which Prescott stands in for: that is what it takes then.
+// A processor that OpenBLAS does not know; Prescott is what it takes for such a one.
 #include "kernels/cpu/matmul/blas_core.h"
 
 #include <cblas.h>
