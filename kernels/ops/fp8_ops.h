@@ -25,18 +25,12 @@
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/fp8_blocks.h"
-#include "runtime/base/error.h"
 #include "runtime/base/policies.h"
 
 namespace millrace {
 
 // Elements per scale along a dim of n elements that has so many scales.
-inline int64_t ScaleBlockOf(int64_t n, int64_t scales) {
-  if (scales == 1) return n < 1 ? 1 : n;
-  if (scales == n) return 1;
-  MR_CHECK(HasScaleBlocks(n, scales), "scales along a dim of {}", n);
-  return kScaleBlock;
-}
+int64_t ScaleBlockOf(int64_t n, int64_t scales);
 
 enum class ScaleRounding { kExact, kPowerOfTwo };
 

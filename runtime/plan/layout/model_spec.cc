@@ -170,6 +170,13 @@ std::vector<int64_t> LocalDims(const ParamSpec& param, const Mesh& mesh) {
   return dims;
 }
 
+std::vector<InputSpec> LanguageModelInputs() {
+  return {{.name = "tokens", .source = "tokens"},
+          {.name = "targets", .source = "tokens", .shift = 1}};
+}
+
+std::vector<LossSpec> LanguageModelLosses() { return {{.name = "loss"}}; }
+
 std::vector<InputSource> SourcesOf(const std::vector<InputSpec>& inputs,
                                    const std::vector<LossSpec>& losses) {
   std::vector<InputSource> sources;

@@ -138,13 +138,16 @@ struct LossSpec {
   bool operator==(const LossSpec&) const = default;
 };
 
+// A language model's: "tokens", and "targets", which are the tokens, one on; "loss". Not written as
+// ModelSpec's own values: each source that includes this would compile the vectors' construction.
+std::vector<InputSpec> LanguageModelInputs();
+std::vector<LossSpec> LanguageModelLosses();
+
 struct ModelSpec : ModelShape {
   int64_t padded_vocab = 0;
   std::vector<UnitSpec> units;
-  // A language model's: targets are the tokens, one on.
-  std::vector<InputSpec> inputs = {{.name = "tokens", .source = "tokens"},
-                                   {.name = "targets", .source = "tokens", .shift = 1}};
-  std::vector<LossSpec> losses = {{.name = "loss"}};
+  std::vector<InputSpec> inputs = LanguageModelInputs();
+  std::vector<LossSpec> losses = LanguageModelLosses();
   bool operator==(const ModelSpec&) const = default;
 };
 

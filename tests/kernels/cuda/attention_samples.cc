@@ -1,5 +1,7 @@
 #include "tests/kernels/cuda/attention_samples.h"
 
+#include <fmt/core.h>
+
 #include <catch2/catch.hpp>
 #include <cmath>
 
