@@ -4,16 +4,16 @@
 # with a compiler that we do not build with; sanitizers' builds say no warnings.
 _NOT_TAKEN = """
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#error g++ does not take third_party/precompiled/{name}.h.gch: other options, or not in the deps
+#error g++ does not take {header}.gch: other options, or not in the deps
 #else
-#warning g++ does not take third_party/precompiled/{name}.h.gch: other options, or not in the deps
+#warning g++ does not take {header}.gch: other options, or not in the deps
 #endif
 """
 
 def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testonly = False):
     """A library with the header <name>.h and g++'s <name>.h.gch, which has what `src` includes.
 
-    A source whose command line says `-include third_party/precompiled/<name>.h` (.bazelrc says which do) gets the latter, if g++ finds that
+    A source whose command line says `-include <package>/<name>.h` (.bazelrc says which do) gets the latter, if g++ finds that
     it was made with the same options: its own check, -Winvalid-pch, an error in our builds. `src` is compiled as a source of any library
     is, hence with the options that .bazelrc has for its path. Options that g++ does not compare are optimisation levels: `src` needs the
     level of its users, hence several of these headers.
@@ -55,7 +55,7 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
         name = name + "_header",
         testonly = testonly,
         outs = [name + ".h"],
-        cmd = "cat >$@ <<'END'\n// See precompiled.bzl." + _NOT_TAKEN.format(name = name) + "\nEND",
+        cmd = "cat >$@ <<'END'\n// See precompiled.bzl." + _NOT_TAKEN.format(header = native.package_name() + "/" + name + ".h") + "\nEND",
         tags = ["manual"],
     )
     native.cc_library(

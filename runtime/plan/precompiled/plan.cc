@@ -1,0 +1,1 @@
+#include "runtime/plan/precompiled/headers.h"
