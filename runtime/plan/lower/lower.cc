@@ -37,6 +37,17 @@ View InOneRow(View view) {
   return view;
 }
 
+const std::vector<const Node*>& Lowering::BackwardReadersOf(ValueId value) {
+  if (backward_readers_.size() == 0) {
+    backward_readers_.resize(graph_.values.size());
+    for (const Node& node : graph_.backward)
+      for (const ValueId input : node.inputs)
+        if (input && (backward_readers_[input].empty() || backward_readers_[input].back() != &node))
+          backward_readers_[input].push_back(&node);
+  }
+  return backward_readers_[value];
+}
+
 void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops) {
   ops_ = &ops;
   quantized_.ForgetWeights(graph_);

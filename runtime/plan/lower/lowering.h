@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/id_vector.h"
 #include "runtime/plan/lower/fusion.h"
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/lower/quantized.h"
@@ -36,6 +37,8 @@ class Lowering {
   ValueStorage& storage() { return storage_; }
   QuantizedViews& quantized() { return quantized_; }
   Magnitudes& magnitudes() { return magnitudes_; }
+  // Gradient nodes that have the value among their inputs, in their order.
+  const std::vector<const Node*>& BackwardReadersOf(ValueId value);
 
   // Appends an op of `node`. Error(kConfig) naming it when the backend cannot run it.
   template <template <class> class Op>
@@ -69,6 +72,7 @@ class Lowering {
   ValueStorage storage_;
   QuantizedViews quantized_;
   Magnitudes magnitudes_;
+  IdVector<ValueId, std::vector<const Node*>> backward_readers_;  // empty: nobody has asked
   Program program_;
   std::vector<ProgramOp>* ops_ = nullptr;  // the section being written
 };

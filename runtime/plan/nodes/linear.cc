@@ -63,11 +63,12 @@ void FuseGradInput(Fuser& f, int grad) {
   f.Absorb(grad, readers[0], "GELU's gradient in the matmul's epilogue");
 }
 
-// Whether a gradient node of the kind has the value as that input.
-bool IsInput(const Lowering& l, const NodeDef& kind, size_t input, ValueId value) {
-  const std::vector<Node>& nodes = l.graph().backward;
-  return std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) {
-    return node.kind == &kind && node.inputs[input] == value;
+// Whether a product of the kind, another gradient, also takes the node's first input quantized.
+bool HasAnotherForm(Lowering& l, const Node& node, const NodeDef& kind, size_t input) {
+  if (EncodingOf(node) == LinearEncoding::kCompute) return false;
+  const std::vector<const Node*>& readers = l.BackwardReadersOf(node.inputs[0]);
+  return std::any_of(readers.begin(), readers.end(), [&](const Node* reader) {
+    return reader->kind == &kind && reader->inputs[input] == node.inputs[0];
   });
 }
 
@@ -77,7 +78,7 @@ void Lower(Lowering& l, const Step& step) {
   MatmulOp<View> op;
   SetFactors(
       l, node, EncodingOf(node),
-      {.value = node.inputs[0], .both_ways = IsInput(l, kLinearGradWeightNode, 1, node.inputs[0])},
+      {.value = node.inputs[0], .both_ways = HasAnotherForm(l, node, kLinearGradWeightNode, 1)},
       {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
   op.bias = storage.Read(node.inputs[2]);
   LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
@@ -108,7 +109,7 @@ void LowerGradInput(Lowering& l, const Step& step) {
   SetFactors(l, node, EncodingOf(node),
              {.value = node.inputs[0],
               .kind = Factor::Kind::kGradient,
-              .both_ways = IsInput(l, kLinearGradWeightNode, 0, node.inputs[0])},
+              .both_ways = HasAnotherForm(l, node, kLinearGradWeightNode, 0)},
              {.value = node.inputs[1], .kind = Factor::Kind::kWeight}, &op);
   if (step.absorbed) {
     op.epilogue = Epilogue::kGeluGrad;
@@ -128,7 +129,7 @@ void LowerGradWeight(Lowering& l, const Step& step) {
              {.value = node.inputs[0],
               .kind = Factor::Kind::kGradient,
               .transposed = true,
-              .both_ways = IsInput(l, kLinearGradInputNode, 0, node.inputs[0])},
+              .both_ways = HasAnotherForm(l, node, kLinearGradInputNode, 0)},
              {.value = node.inputs[1]}, &op);
   op.out = l.storage().Grad(node.grads[0], op.update);
   op.rounding = Rounding::kOnce;  // the planner may put a temporary in place of the gradient
