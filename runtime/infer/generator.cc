@@ -27,8 +27,8 @@ int64_t StopLength(const GenerationRequest& request, const std::vector<int32_t>&
 
 // Positions of the prompt that its samples share: never the last, behind which each draws.
 int64_t PrefixOf(const GenerationRequest& request, const TokenModelLimits& limits) {
-  if (limits.share_tokens == 0 || request.samples == 1 || request.score_prompt) return 0;
-  return (std::ssize(request.prompt) - 1) / limits.share_tokens * limits.share_tokens;
+  if (!limits.shares_prefixes || request.samples == 1 || request.score_prompt) return 0;
+  return (std::ssize(request.prompt) - 1) / limits.page_tokens * limits.page_tokens;
 }
 
 }  // namespace
@@ -67,9 +67,6 @@ Generator::Generator(TokenModel& model, const GeneratorOptions& options)
                limits.max_scored > 0 && limits.vocab > 0,
            "a model of {} slots, pages of {}, pieces of {} and {}, a vocabulary of {}",
            limits.slots, limits.page_tokens, limits.max_chunk, limits.max_scored, limits.vocab);
-  MR_CHECK(limits.share_tokens >= 0 && limits.share_tokens % limits.page_tokens == 0,
-           "prefixes of multiples of {} tokens are shared, in pages of {}", limits.share_tokens,
-           limits.page_tokens);
   running_.resize(static_cast<size_t>(limits.slots));
 }
 
@@ -214,41 +211,90 @@ void Generator::Decode(std::vector<GenerationEvent>& events) {
   std::vector<SampledToken> sampled(rows.size());
   model_.Decode(rows, sampled);
   for (size_t r = 0; r < rows.size(); ++r) {
-    auto& place = running_[static_cast<size_t>(rows[r].slot)];
-    ++place->cached;
-    events.push_back(Drawn(*place, std::move(sampled[r])));
-    if (place->finished) {
-      const std::unique_ptr<Sequence> sequence = std::move(place);
-      Leave(*sequence);
-    }
+    ++running_[static_cast<size_t>(rows[r].slot)]->cached;
+    Give(rows[r].slot, std::move(sampled[r]), events);
   }
 }
 
+// To the sequence in `slot`, which leaves if it was the last.
+void Generator::Give(int64_t slot, SampledToken token, std::vector<GenerationEvent>& events) {
+  auto& place = running_[static_cast<size_t>(slot)];
+  events.push_back(Drawn(*place, std::move(token)));
+  if (!place->finished) return;
+  const std::unique_ptr<Sequence> sequence = std::move(place);
+  Leave(*sequence);
+}
+
+// What is left behind prefixes waits until it fills a call, or nothing else of this step is ahead.
 void Generator::Prefill(std::vector<GenerationEvent>& events) {
-  const int64_t chunk = model_.limits().max_chunk,
-                budget = std::max(options_.prefill_tokens, chunk);
-  for (int64_t spent = 0; spent < budget && !prefilling_.empty();) {
-    auto& place = running_[static_cast<size_t>(prefilling_.front())];
-    SampledToken token;
-    const int64_t tokens =
-        place->scores_prompt() && place->cached + 1 < std::ssize(place->request().prompt)
-            ? ScoreSome(*place)
-            : CacheSome(*place, token);
-    prompt_tokens_.computed += tokens;
-    spent += tokens;
-    if (!place->prompt_is_cached()) continue;
-    prefilling_.pop_front();
-    events.push_back(Drawn(*place, std::move(token)));
-    if (place->finished) {
-      const std::unique_ptr<Sequence> sequence = std::move(place);
-      Leave(*sequence);
+  const TokenModelLimits& limits = model_.limits();
+  const int64_t budget = std::max(options_.prefill_tokens, limits.max_chunk);
+  int64_t spent = 0, resting = 0;  // tokens
+  std::vector<int64_t> rests;      // slots
+  while (spent + resting < budget && !prefilling_.empty()) {
+    const int64_t slot = prefilling_.front(),
+                  rest = RestOf(*running_[static_cast<size_t>(slot)]);
+    if (rest == 0) {
+      spent += CacheNext(events);
+      continue;
     }
+    if (resting + rest > limits.max_together) {
+      spent += CacheRests(rests, events);
+      rests.clear();
+      resting = 0;
+    }
+    prefilling_.pop_front();
+    rests.push_back(slot);
+    resting += rest;
   }
+  CacheRests(rests, events);
 }
 
-// The prompt's next tokens; behind the last, the answer's first. Prompts are cached one after
-// another, so that a sample finds its group's prefix whole, or begins it.
-int64_t Generator::CacheSome(Sequence& sequence, SampledToken& drawn) {
+// Tokens of its prompt behind a prefix that is cached, if they can go together with others' and
+// none has gone yet; else 0.
+int64_t Generator::RestOf(const Sequence& sequence) const {
+  const Group& group = *sequence.group;
+  const int64_t rest = std::ssize(group.request.prompt) - group.prefix;
+  const bool begins = sequence.cached == 0 && group.prefix_cached && group.prefix > 0;
+  return begins && rest <= model_.limits().max_together ? rest : 0;
+}
+
+int64_t Generator::CacheNext(std::vector<GenerationEvent>& events) {
+  const int64_t slot = prefilling_.front();
+  Sequence& sequence = *running_[static_cast<size_t>(slot)];
+  SampledToken token;
+  const bool scores = sequence.scores_prompt() &&
+                      sequence.cached + 1 < std::ssize(sequence.request().prompt);
+  const int64_t tokens = scores ? ScoreSome(sequence) : CacheSome(sequence, token);
+  prompt_tokens_.computed += tokens;
+  if (sequence.prompt_is_cached()) {
+    prefilling_.pop_front();
+    Give(slot, std::move(token), events);
+  }
+  return tokens;
+}
+
+int64_t Generator::CacheRests(std::span<const int64_t> slots,
+                              std::vector<GenerationEvent>& events) {
+  if (slots.empty()) return 0;
+  std::vector<PrefillRows> rows;
+  std::vector<SampledToken> drawn(slots.size());
+  int64_t tokens = 0;
+  for (const int64_t slot : slots) {
+    Sequence& sequence = *running_[static_cast<size_t>(slot)];
+    rows.push_back(NextRows(sequence, model_.limits().max_together));
+    tokens += std::ssize(rows.back().tokens);
+  }
+  model_.PrefillTogether(rows, drawn);
+  prompt_tokens_.computed += tokens;
+  for (size_t i = 0; i < slots.size(); ++i) Give(slots[i], std::move(drawn[i]), events);
+  return tokens;
+}
+
+// The prompt's next tokens, `most` of them; behind the last, the answer's first is drawn. They
+// count as cached. Prompts are cached one after another, so that a sample finds its group's prefix
+// whole, or begins it.
+PrefillRows Generator::NextRows(Sequence& sequence, int64_t most) {
   Group& group = *sequence.group;
   const std::span<const int32_t> prompt = group.request.prompt;
   PrefillRows rows;
@@ -260,13 +306,17 @@ int64_t Generator::CacheSome(Sequence& sequence, SampledToken& drawn) {
   rows.slot = sequence.slot;
   rows.first = sequence.cached;
   const auto begin = static_cast<size_t>(rows.first);
-  rows.tokens = prompt.subspan(
-      begin, std::min(static_cast<size_t>(model_.limits().max_chunk), prompt.size() - begin));
+  rows.tokens = prompt.subspan(begin, std::min(static_cast<size_t>(most), prompt.size() - begin));
   rows.pages = sequence.pages;
   sequence.cached += std::ssize(rows.tokens);
   if (sequence.prompt_is_cached()) rows.sampling = &sequence.sampling;
+  return rows;
+}
+
+int64_t Generator::CacheSome(Sequence& sequence, SampledToken& drawn) {
+  const PrefillRows rows = NextRows(sequence, model_.limits().max_chunk);
   drawn = model_.Prefill(rows);
-  group.prefix_cached |= sequence.cached >= group.prefix;
+  sequence.group->prefix_cached |= sequence.cached >= sequence.group->prefix;
   return std::ssize(rows.tokens);
 }
 

@@ -4,12 +4,14 @@
 // Order    Sequences are admitted in the order of their requests, none ahead of another; the
 //          samples of a request follow one another. What a sequence is given, it keeps until it
 //          ends: nothing is evicted.
-// Prefixes The samples of a request share its prompt's first full pages, as far as
-//          limits().share_tokens allows; never the last token, behind which each draws. The first
+// Prefixes The samples of a request share its prompt's full pages, where limits().shares_prefixes;
+//          never that of the last token, behind which each draws. The first
 //          sample caches them. A later one needs pages for the rest alone, and begins behind them,
 //          even if the first has ended: the request keeps them until its last sample has begun.
-//          Each sample caches the whole prompt where share_tokens is 0 (mixers whose states cannot
-//          be shared), and of a request whose prompt is scored.
+//          What is left of the prompts of several samples goes in one call of the model, as far as
+//          limits().max_together allows.
+//          Each sample caches the whole prompt where prefixes are not shared (mixers whose states
+//          cannot be), and of a request whose prompt is scored.
 // Tokens   Depend on prompt, sampling and weights alone, as far as the model's do: a prompt is
 //          cached in pieces that begin at multiples of limits().max_chunk (max_scored where its
 //          tokens are scored) from position 0 or a shared prefix's end on, whatever else waits.
@@ -21,6 +23,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -84,8 +87,14 @@ class Generator {
   void DropPrefix(Group& group);
   void Decode(std::vector<GenerationEvent>& events);
   void Prefill(std::vector<GenerationEvent>& events);
-  int64_t ScoreSome(Sequence& sequence);  // tokens
+  // These return how many tokens of prompts they took.
+  int64_t CacheNext(std::vector<GenerationEvent>& events);
+  int64_t CacheRests(std::span<const int64_t> slots, std::vector<GenerationEvent>& events);
+  int64_t ScoreSome(Sequence& sequence);
   int64_t CacheSome(Sequence& sequence, SampledToken& drawn);
+  int64_t RestOf(const Sequence& sequence) const;
+  PrefillRows NextRows(Sequence& sequence, int64_t most);
+  void Give(int64_t slot, SampledToken token, std::vector<GenerationEvent>& events);
   GenerationEvent Drawn(Sequence& sequence, SampledToken token);
   void Leave(Sequence& sequence);
   bool CancelOne(std::unique_ptr<Sequence>& sequence, RequestId request, int64_t sample);

@@ -8,8 +8,7 @@
 //          page belongs to one sequence, unless it lies in a prefix that several share.
 // Prefixes A sequence may begin behind tokens that another one has cached in full pages which both
 //          have (PrefillRows::shared). Nobody writes these pages from then on, for as long as
-//          somebody has them. A prefix is a multiple of share_tokens long, so that what is drawn
-//          behind it has the bits that it has where each sequence caches its own.
+//          somebody has them.
 // Ranks    Ranks that compute one sequence together (parallel.tensor) make the same calls with the
 //          same arguments, and get the same tokens.
 // Errors   Error(kInternal): a slot, page or length beyond the limits, too few pages, or a shared
@@ -26,10 +25,11 @@ namespace millrace {
 struct TokenModelLimits {
   int64_t slots = 0;
   int64_t pages = 0, page_tokens = 0;
-  int64_t share_tokens = 0;  // of a prefix, a multiple of page_tokens; 0: none can be shared
+  bool shares_prefixes = false;  // of full pages
   int64_t max_length = 0;  // positions of a sequence, prompt and answer
   int64_t max_chunk = 0;   // tokens of one call of Prefill
   int64_t max_scored = 0;  // tokens of one call of Score
+  int64_t max_together = 0;  // tokens of one call of PrefillTogether; 0: nobody calls it
   int64_t vocab = 0;
   int64_t top = 0;  // most tokens whose log-probabilities can be had beside the chosen one's
 };
@@ -95,6 +95,10 @@ class TokenModel {
   // Caches the tokens; where `sampling` is given, draws the first token of the answer. The result
   // is that draw's, else unspecified.
   virtual SampledToken Prefill(const PrefillRows& rows) = 0;
+  // As Prefill of each, of different slots: drawn[i], of [rows.size()], follows rows[i], whose
+  // `sampling` is not null. At most limits().max_together tokens in all.
+  virtual void PrefillTogether(std::span<const PrefillRows> rows,
+                               std::span<SampledToken> drawn) = 0;
   // Caches the tokens; scores[i], of [rows.tokens.size()], is rows.next[i] as if it had been drawn.
   virtual void Score(const ScoreRows& rows, std::span<SampledToken> scores) = 0;
   // One step of all rows, each of another slot: caches each row's token and draws what follows it,

@@ -49,7 +49,8 @@ Said SaidBy(int data_ranks, int together) {
     TokenModelLimits limits;
     limits.slots = 2;
     limits.pages = 40;
-    limits.page_tokens = limits.share_tokens = 4;
+    limits.page_tokens = 4;
+    limits.shares_prefixes = true;
     limits.max_length = 40;
     limits.max_chunk = limits.max_scored = 6;
     limits.vocab = 120;

@@ -66,11 +66,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TokenModelLimits limits;
   limits.slots = 1 + bytes.Below(4);
   limits.page_tokens = 1 + bytes.Below(5);
-  limits.share_tokens = limits.slots % 3 * limits.page_tokens;
+  limits.shares_prefixes = limits.slots % 3 > 0;
   limits.pages = 1 + bytes.Below(24);
   limits.max_length = 1 + bytes.Below(40);
   limits.max_chunk = 1 + bytes.Below(9);
   limits.max_scored = 1 + limits.max_chunk / 2;
+  limits.max_together = limits.pages % 4 * 5;
   limits.vocab = 2 + bytes.Below(6);
   test::CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 5, .prefill_tokens = bytes.Below(20)});

@@ -1,8 +1,6 @@
 #include "runtime/run/generate/engine_token_model.h"
 
 #include <algorithm>
-#include <numeric>
-#include <variant>
 
 #include "comm/comm_set.h"
 #include "runtime/base/arithmetic.h"
@@ -25,19 +23,6 @@ int64_t SizeFor(const std::vector<int64_t>& sizes, int64_t rows) {
   return at == sizes.end() ? sizes.back() : *at;
 }
 
-// Whether rows have the training forward's bits (inference.exact), and so the same ones in each
-// piece of a prompt.
-bool HasTrainingBits(const StepPlan& plan) {
-  int64_t exact = 0, all = 0;
-  for (const Body& body : plan.bodies)
-    for (const PlanOp& op : body.ops)
-      if (const auto* product = std::get_if<MatmulOp<View>>(&op.op); product != nullptr) {
-        exact += product->like_rows > 0;
-        ++all;
-      }
-  return exact == all;
-}
-
 }  // namespace
 
 EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
@@ -57,10 +42,8 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
   limits_.max_chunk = prefill_.back();
   limits_.max_scored = decode_.back();
   limits_.vocab = config.model.Vocab();
-  if (goes_back_)
-    limits_.share_tokens = HasTrainingBits(engine.plans().Of(PrefillPlan(limits_.max_chunk)))
-                               ? limits_.page_tokens
-                               : std::lcm(limits_.page_tokens, limits_.max_chunk);
+  limits_.max_together = decode_.back();
+  limits_.shares_prefixes = goes_back_;
   const View* top = engine.plans().Of(PrefillPlan(prefill_.front())).FindOutput("top_ids");
   limits_.top = top->layout.numel();  // of one row
   has_pages_ = static_cast<bool>(engine.plans().states.Find(kPagesState));
@@ -79,10 +62,12 @@ void EngineTokenModel::Enter() {
 void EngineTokenModel::Begin(const PrefillRows& rows) {
   const int64_t length = std::ssize(rows.shared);
   MR_CHECK(rows.slot >= 0 && rows.slot < limits_.slots, "slot {} of {}", rows.slot, limits_.slots);
-  MR_CHECK(length == rows.first && limits_.share_tokens > 0 && length % limits_.share_tokens == 0,
-           "a sequence in slot {} begins at position {} behind a shared prefix of {} tokens; "
-           "allowed are multiples of {}",
-           rows.slot, rows.first, length, limits_.share_tokens);
+  MR_CHECK(length == rows.first && limits_.shares_prefixes && length % limits_.page_tokens == 0,
+           "a sequence in slot {} begins at position {} behind a shared prefix of {} tokens; {}",
+           rows.slot, rows.first, length,
+           limits_.shares_prefixes
+               ? fmt::format("allowed are multiples of {}", limits_.page_tokens)
+               : "of its mixers' states there is the last only: none can be shared");
   CheckPages(rows.slot, length, rows.pages);
   const auto without = contents_.FirstWithout(rows.pages, rows.shared);
   MR_CHECK(!without, "page {} does not hold the tokens of the prefix of {} that slot {} shares",
@@ -103,6 +88,16 @@ void EngineTokenModel::Check(const Tokens& rows) const {
   CheckPages(rows.slot, end, rows.pages);
   for (const int32_t token : rows.tokens)
     MR_CHECK(token >= 0 && token < limits_.vocab, "token {} of {}", token, limits_.vocab);
+}
+
+template <class Rows>
+void EngineTokenModel::CheckSlots(std::span<const Rows> rows) const {
+  std::vector<bool> seen(static_cast<size_t>(limits_.slots));
+  for (const Rows& row : rows) {
+    MR_CHECK(row.slot >= 0 && row.slot < limits_.slots && !seen[static_cast<size_t>(row.slot)],
+             "slot {} of {}: each has one place in a call at most", row.slot, limits_.slots);
+    seen[static_cast<size_t>(row.slot)] = true;
+  }
 }
 
 void EngineTokenModel::CheckPages(int64_t slot, int64_t length,
@@ -213,6 +208,36 @@ SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   return sampled;
 }
 
+// A plan that decodes has logits of all its rows, and takes several of a sequence: of each sequence
+// the last one's draw counts.
+void EngineTokenModel::PrefillTogether(std::span<const PrefillRows> rows,
+                                       std::span<SampledToken> drawn) {
+  MR_CHECK_EQ(rows.size(), drawn.size(), "sequences and their first tokens");
+  if (rows.size() == 1 && std::ssize(rows[0].tokens) <= limits_.max_chunk) {
+    drawn[0] = Prefill(rows[0]);
+    return;
+  }
+  CheckSlots(rows);
+  int64_t count = 0;
+  for (const PrefillRows& of : rows) count += std::ssize(of.tokens);
+  MR_CHECK_LE(count, limits_.max_together, "tokens of one call");
+  const int64_t size = Await({Turn::Kind::kDecode, SizeFor(decode_, count)});
+  Clear();
+  int64_t end = 0;
+  for (const PrefillRows& of : rows) {
+    const int64_t begin = end;
+    end += std::ssize(of.tokens);
+    Ask(end - 1, *of.sampling, 0);
+    if (!of.shared.empty()) Begin(of);
+    Place({of.slot, of.first, of.tokens, of.pages}, begin);
+  }
+  std::vector<SampledToken> sampled(static_cast<size_t>(count));
+  Run(DecodePlan(size), sampled);
+  auto last = sampled.begin() - 1;
+  for (size_t s = 0; s < rows.size(); ++s)
+    drawn[s] = std::move(*(last += std::ssize(rows[s].tokens)));
+}
+
 // A plan that decodes has logits of all its rows; these are successive ones of one sequence. Nobody
 // has the rows behind them.
 void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scores) {
@@ -234,12 +259,7 @@ void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scor
 
 void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
   MR_CHECK_EQ(rows.size(), sampled.size(), "rows and sampled tokens");
-  std::vector<bool> seen(static_cast<size_t>(limits_.slots));
-  for (const DecodeRow& row : rows) {
-    MR_CHECK(row.slot >= 0 && row.slot < limits_.slots && !seen[static_cast<size_t>(row.slot)],
-             "slot {} of {}: of each there is one row at most", row.slot, limits_.slots);
-    seen[static_cast<size_t>(row.slot)] = true;
-  }
+  CheckSlots(rows);
   for (int64_t begin = 0; begin < std::ssize(rows);) {
     const int64_t left = std::ssize(rows) - begin,
                   size = Await({Turn::Kind::kDecode, SizeFor(decode_, left)}),

@@ -5,9 +5,10 @@
 //          era, and so does whoever writes weights. Enter() begins one; then no sequence is cached.
 //          Prefill and Decode outside one are Error(kInternal): nothing is drawn of weights that
 //          were changed in between.
-// Prefixes Of whole pages where a row's bits are the same in each cut of a prompt
-//          (inference.exact), else of whole calls of max_chunk tokens, too, so that the rest of a
-//          prompt goes by the calls that it has in a sequence alone. None with Mamba-2 mixers.
+// Prefixes None with Mamba-2 mixers. What is drawn behind one has the bits that it has in a
+//          sequence alone where a row has the same ones in each cut of a prompt
+//          (inference.exact); elsewhere its last bits can differ, as they do by what decodes beside
+//          it.
 // Ranks    Enter() is a collective: it gathers the weights. Then ranks along shard and replicate
 //          generate on their own, without any word to each other. Ranks along tensor make the same
 //          calls. Ranks along expert make calls of their own, but run plans together (lockstep.h):
@@ -38,6 +39,7 @@ class EngineTokenModel : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void PrefillTogether(std::span<const PrefillRows> rows, std::span<SampledToken> drawn) override;
   void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
   void Finish() override;
@@ -50,6 +52,8 @@ class EngineTokenModel : public TokenModel {
   };
   void Begin(const PrefillRows& rows);  // behind a shared prefix
   void Check(const Tokens& rows) const;
+  template <class Rows>  // of sequences
+  void CheckSlots(std::span<const Rows> rows) const;
   void CheckPages(int64_t slot, int64_t length, std::span<const int32_t> pages) const;
   void Place(const Tokens& rows, int64_t row);
   void Clear();  // no row is placed, nothing is asked

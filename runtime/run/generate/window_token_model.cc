@@ -33,6 +33,11 @@ SampledToken WindowTokenModel::Prefill(const PrefillRows& rows) {
   return rows.sampling != nullptr ? Draw(rows.slot, *rows.sampling, 0) : SampledToken{};
 }
 
+void WindowTokenModel::PrefillTogether(std::span<const PrefillRows> rows,
+                                       std::span<SampledToken> drawn) {
+  for (size_t s = 0; s < rows.size(); ++s) drawn[s] = Prefill(rows[s]);
+}
+
 void WindowTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
   MR_CHECK_EQ(rows.size(), sampled.size(), "rows and results");
   for (size_t r = 0; r < rows.size(); ++r) {

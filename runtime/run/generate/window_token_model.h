@@ -20,6 +20,7 @@ class WindowTokenModel final : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void PrefillTogether(std::span<const PrefillRows> rows, std::span<SampledToken> drawn) override;
   void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
 

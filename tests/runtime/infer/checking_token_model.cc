@@ -97,9 +97,31 @@ void CheckingTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> sc
 SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
   if (before) before('p');
   ++prefills;
-  const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
+  const int64_t count = std::ssize(rows.tokens);
   MR_CHECK(count > 0 && count <= limits_.max_chunk, "{} tokens of at most {}", count,
            limits_.max_chunk);
+  return CacheAndDraw(rows);
+}
+
+void CheckingTokenModel::PrefillTogether(std::span<const PrefillRows> rows,
+                                         std::span<SampledToken> drawn) {
+  if (before) before('t');
+  ++together;
+  MR_CHECK(!rows.empty() && rows.size() == drawn.size(), "{} sequences, {} results", rows.size(),
+           drawn.size());
+  int64_t count = 0;
+  std::set<int64_t> seen;
+  for (const PrefillRows& of : rows) {
+    MR_CHECK(seen.insert(of.slot).second, "slot {} twice", of.slot);
+    MR_CHECK(!of.tokens.empty() && of.sampling != nullptr, "slot {} asks for nothing", of.slot);
+    count += std::ssize(of.tokens);
+  }
+  MR_CHECK_LE(count, limits_.max_together, "tokens of one call");
+  for (size_t s = 0; s < rows.size(); ++s) drawn[s] = CacheAndDraw(rows[s]);
+}
+
+SampledToken CheckingTokenModel::CacheAndDraw(const PrefillRows& rows) {
+  const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   computed += count;
   shared += std::ssize(rows.shared);
   Cache(rows);
@@ -113,10 +135,10 @@ SampledToken CheckingTokenModel::Prefill(const PrefillRows& rows) {
 void CheckingTokenModel::Begin(const PrefillRows& rows, Slot& slot) const {
   slot = {0, 0, {rows.pages.begin(), rows.pages.end()}, {}};
   if (rows.shared.empty()) return;
-  MR_CHECK(limits_.share_tokens > 0 && rows.shared.size() % limits_.share_tokens == 0 &&
+  MR_CHECK(limits_.shares_prefixes && rows.first % limits_.page_tokens == 0 &&
                std::ssize(rows.shared) == rows.first,
-           "a prefix of {} tokens ahead of position {}; shared are multiples of {}",
-           rows.shared.size(), rows.first, limits_.share_tokens);
+           "a prefix of {} tokens ahead of position {}; shared are full pages of {}",
+           rows.shared.size(), rows.first, limits_.page_tokens);
   for (const int32_t token : rows.shared) {
     const Cell& cell = cells_[CellOf(rows.pages, slot.length)];
     MR_CHECK(cell.position == slot.length && cell.token == token &&

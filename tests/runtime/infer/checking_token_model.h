@@ -21,6 +21,7 @@ class CheckingTokenModel : public TokenModel {
 
   const TokenModelLimits& limits() const override { return limits_; }
   SampledToken Prefill(const PrefillRows& rows) override;
+  void PrefillTogether(std::span<const PrefillRows> rows, std::span<SampledToken> drawn) override;
   void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
   void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
 
@@ -35,10 +36,10 @@ class CheckingTokenModel : public TokenModel {
   // New weights: nothing is cached any more.
   void Enter();
 
-  int64_t prefills = 0, decodes = 0, scored = 0;
+  int64_t prefills = 0, together = 0, decodes = 0, scored = 0;  // calls
   int64_t computed = 0, shared = 0;            // tokens of prompts
   int64_t most_rows = 0;                       // of one Decode
-  std::function<void(char call)> before = {};  // 'p', 's' or 'd', ahead of each call
+  std::function<void(char call)> before = {};  // 'p', 't', 's' or 'd', ahead of each call
 
  private:
   struct Slot {
@@ -47,6 +48,7 @@ class CheckingTokenModel : public TokenModel {
     std::vector<int32_t> pages;
     std::vector<int64_t> written;  // by position: when, as the sequence knows it
   };
+  SampledToken CacheAndDraw(const PrefillRows& rows);
   void Begin(const PrefillRows& rows, Slot& slot) const;
   void Cache(const PrefillRows& rows);
   size_t CellOf(std::span<const int32_t> pages, int64_t position) const;

@@ -18,7 +18,8 @@ TokenModelLimits Limits() {
   TokenModelLimits limits;
   limits.slots = 3;
   limits.pages = 30;
-  limits.page_tokens = limits.share_tokens = 4;
+  limits.page_tokens = 4;
+  limits.shares_prefixes = true;
   limits.max_length = 40;
   limits.max_chunk = limits.max_scored = 6;
   limits.vocab = 23;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 
@@ -21,7 +20,8 @@ TokenModelLimits Limits(int64_t slots, int64_t pages, int64_t page_tokens, int64
   TokenModelLimits limits;
   limits.slots = slots;
   limits.pages = pages;
-  limits.page_tokens = limits.share_tokens = page_tokens;
+  limits.page_tokens = page_tokens;
+  limits.shares_prefixes = true;
   limits.max_length = max_length;
   limits.max_chunk = max_chunk;
   limits.max_scored = std::max<int64_t>(max_chunk - 2, 1);
@@ -159,10 +159,10 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
       GENERATE(Limits(1, 4, 16, 40, 64), Limits(3, 9, 4, 30, 5), Limits(8, 40, 1, 24, 1),
                Limits(5, 64, 3, 50, 7), Limits(16, 21, 8, 64, 16));
   const int64_t prefill_tokens = GENERATE(0, 20);
-  const int share = GENERATE(0, 1, 2);  // nothing, pages, pages and pieces
-  if (share == 0) limits.share_tokens = 0;
-  if (share == 2) limits.share_tokens = std::lcm(limits.page_tokens, limits.max_chunk);
-  CAPTURE(limits.slots, limits.pages, limits.page_tokens, prefill_tokens, limits.share_tokens);
+  limits.shares_prefixes = GENERATE(false, true);
+  limits.max_together = GENERATE(0, 1, 9, 40);
+  CAPTURE(limits.slots, limits.pages, limits.page_tokens, prefill_tokens, limits.shares_prefixes,
+          limits.max_together);
   CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 12, .prefill_tokens = prefill_tokens});
   Ledger ledger(limits.vocab);
@@ -203,9 +203,11 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
   CHECK(version > 2);
   CHECK(generator.prompt_tokens().shared == model.shared);
   CHECK(generator.prompt_tokens().computed >= model.computed + scored);
-  if (share == 0) CHECK(model.shared == 0);
-  if (share == 1) CHECK(model.shared > 50);
-  if (share == 2 && 2 * limits.share_tokens <= limits.max_length) CHECK(model.shared > 50);
+  CHECK((limits.shares_prefixes ? model.shared > 50 : model.shared == 0));
+  if (!limits.shares_prefixes || limits.max_together == 0)
+    CHECK(model.together == 0);
+  else if (limits.max_together >= limits.page_tokens)
+    CHECK(model.together > 5);
 }
 
 TEST_CASE("a sequence waits until its worst case fits, and nobody overtakes it", "[infer]") {
@@ -402,18 +404,19 @@ int64_t RunOut(Generator& generator, Ledger& ledger) {
 
 // What a generator makes of one request.
 struct Outcome {
-  int64_t prefills, computed, shared;
+  int64_t calls, computed, shared;
   bool operator==(const Outcome&) const = default;
 };
-Outcome OutcomeOf(const TokenModelLimits& limits, const GenerationRequest& request) {
+Outcome OutcomeOf(const TokenModelLimits& limits, const GenerationRequest& request,
+                  const GeneratorOptions& options = {}) {
   CheckingTokenModel model(limits);
-  Generator generator(model);
+  Generator generator(model, options);
   Ledger ledger(limits.vocab);
   ledger.Open(Accepted(generator, request), request);
   RunOut(generator, ledger);
   CHECK(generator.load().free_pages == limits.pages);
   CHECK(generator.prompt_tokens().shared == model.shared);
-  return {model.prefills, generator.prompt_tokens().computed, model.shared};
+  return {model.prefills + model.together, generator.prompt_tokens().computed, model.shared};
 }
 
 TEST_CASE("samples share what a prompt's full pages hold, whenever they begin", "[infer]") {
@@ -429,16 +432,57 @@ TEST_CASE("samples share what a prompt's full pages hold, whenever they begin", 
       CHECK(OutcomeOf(limits, Samples(4, 4, tokens)) == Outcome{4, 16, 0});  // its last draws
       CHECK(OutcomeOf(limits, Samples(1, 17, tokens)) == Outcome{3, 17, 0});
     }
-  limits.share_tokens = 12;  // as far as pages and pieces end together
-  CHECK(OutcomeOf(limits, Samples(4, 25, 3)) == Outcome{5 + 3, 25 + 3 * 1, 3 * 24});
-  CHECK(OutcomeOf(limits, Samples(4, 24, 3)) == Outcome{4 + 3 * 2, 24 + 3 * 12, 3 * 12});
-  CHECK(OutcomeOf(limits, Samples(4, 12, 3)) == Outcome{4 * 2, 4 * 12, 0});
-  limits.share_tokens = 0;
+  limits.shares_prefixes = false;
   CHECK(OutcomeOf(limits, Samples(4, 17, 3)) == Outcome{4 * 3, 4 * 17, 0});
-  limits.share_tokens = 4;
+  limits.shares_prefixes = true;
   GenerationRequest scored = Samples(4, 17, 3);
   scored.score_prompt = true;  // all but the last token of sample 0 are scored
   CHECK(OutcomeOf(limits, scored) == Outcome{1 + 3 * 3, 4 * 17, 0});
+}
+
+TEST_CASE("what is left of samples' prompts goes together", "[infer]") {
+  TokenModelLimits limits = Limits(8, 80, 4, 60, 6);
+  const GeneratorOptions prompts_first{.prefill_tokens = 1000};
+  limits.max_together = 7;
+  const auto outcome_of = [&](int64_t samples, int64_t prompt) {
+    return OutcomeOf(limits, Samples(samples, prompt, 9), prompts_first);
+  };
+  CHECK(outcome_of(4, 17) == Outcome{3 + 1, 17 + 3 * 1, 3 * 16});
+  CHECK(outcome_of(4, 18) == Outcome{3 + 1, 18 + 3 * 2, 3 * 16});
+  CHECK(outcome_of(8, 18) == Outcome{3 + 3, 18 + 7 * 2, 7 * 16});
+  CHECK(outcome_of(4, 20) == Outcome{4 + 3, 20 + 3 * 4, 3 * 16});
+  limits.max_together = 3;  // a rest of four goes as prompts do
+  CHECK(outcome_of(4, 20) == Outcome{4 + 3, 20 + 3 * 4, 3 * 16});
+  // Those of several requests, behind the prefixes that come in between.
+  limits.max_together = 40;
+  CheckingTokenModel model(limits);
+  Generator generator(model, prompts_first);
+  Ledger ledger(limits.vocab);
+  for (const int64_t prompt : {17, 18, 5}) {
+    const GenerationRequest request = Samples(2, prompt, 9);
+    ledger.Open(Accepted(generator, request), request);
+  }
+  std::string calls;
+  model.before = [&](char call) { calls += call; };
+  CHECK(Run(generator, ledger, 1) == 6);
+  CHECK(calls == "pppppppt");
+  CHECK(model.computed == 17 + 18 + 5 + 1 + 2 + 1);
+}
+
+TEST_CASE("a rest waits for no prompt beyond its own step", "[infer]") {
+  TokenModelLimits limits = Limits(8, 80, 4, 60, 6);
+  limits.max_together = 40;
+  CheckingTokenModel model(limits);
+  Generator generator(model);  // a piece to a step
+  Ledger ledger(limits.vocab);
+  const GenerationRequest request = Samples(3, 7, 9), other = Samples(1, 50, 9);
+  ledger.Open(Accepted(generator, request), request);
+  ledger.Open(Accepted(generator, other), other);
+  std::string calls;
+  model.before = [&](char call) { calls += call; };
+  CHECK(Run(generator, ledger, 3) == 3);
+  CHECK(calls == "pptdp");  // 6 tokens; 1, and 3 and 3 of the other samples; a step of theirs
+  RunOut(generator, ledger);
 }
 
 TEST_CASE("a sample needs no pages for what it shares", "[infer]") {

@@ -21,7 +21,8 @@ TokenModelLimits Limits() {
   TokenModelLimits limits;
   limits.slots = 2;
   limits.pages = 100;
-  limits.page_tokens = limits.share_tokens = 8;
+  limits.page_tokens = 8;
+  limits.shares_prefixes = true;
   limits.max_length = 400;
   limits.max_chunk = limits.max_scored = 16;
   limits.vocab = 97;

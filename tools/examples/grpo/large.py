@@ -31,7 +31,7 @@ def settings(a, folder):
         'train': {'seed': a.seed, 'steps': a.steps * a.iterations, 'micro_batch': a.micro_batch, 'accumulate': rows // a.micro_batch,
                   'loss': 'policy_gradient', 'loss_weights': True},
         'optimizer': {'lr': a.lr, 'betas': [0.9, 0.999], 'weight_decay': 0.0, 'clip': 1.0},
-        'inference': {'slots': rows, 'prefill': a.prompt_tokens, 'decode': rows},
+        'inference': {'slots': rows, 'page_tokens': 16, 'prefill': a.prompt_tokens, 'decode': rows},
         'execution': execution,
         'run': {'dir': folder},
     }
