@@ -66,9 +66,17 @@ class AnswerWalk {
 
   // Whether an operand's columns are summed over.
   static bool IsSummed(const KernelOp& op, std::string_view operand) {
+    if (std::holds_alternative<RowLinearOp<View>>(op)) return operand == "x";
     return operand == "a" && (std::holds_alternative<MatmulOp<View>>(op) ||
                               std::holds_alternative<GroupedMatmulOp<View>>(op));
   }
+
+  // Whether what the op writes is not of all that it reads, but of `sum`'s terms alone.
+  static bool IsPlainSum(const KernelOp& op, std::string_view written) {
+    return written == "sum" && (std::holds_alternative<RowLinearOp<View>>(op) ||
+                                std::holds_alternative<NormOp<View>>(op));
+  }
+  static bool IsTerm(std::string_view read) { return read == "x" || read == "residual"; }
 
   // The axes over which the op makes what ranks hold the same.
   AxisSet MadeSame(const KernelOp& op) const {
@@ -95,25 +103,38 @@ class AnswerWalk {
     return mesh_.Wide(axes) & together_;
   }
 
+  // What holds of a result: the axes along which ranks have other ones, and terms of sums.
+  struct Found {
+    AxisSet differs, terms;
+  };
+
   void Step(const KernelOp& op, std::span<const CellAccess> accesses) {
-    AxisSet differs = MadeOther(op), terms;
+    Found all, plain_sum;  // of all that is read; of a sum's terms
     for (const CellAccess& access : accesses) {
       if (access.effect != Effect::kRead && access.effect != Effect::kPart) continue;
-      const bool summed = IsSummed(op, access.operand);
+      Found read;
       for (const CellId c : access.cells) {
-        const AxisSet read = differs_[c];
-        differs = differs | read;
-        terms = terms | terms_[c] | (summed ? read : AxisSet());
+        read.differs = read.differs | differs_[c];
+        read.terms = read.terms | terms_[c];
       }
+      if (IsTerm(access.operand)) {
+        plain_sum.differs = plain_sum.differs | read.differs;
+        plain_sum.terms = plain_sum.terms | read.terms;
+      }
+      all.differs = all.differs | read.differs;
+      all.terms = all.terms | read.terms;
+      if (IsSummed(op, access.operand)) all.terms = all.terms | read.differs;
     }
-    differs = differs - MadeSame(op);
+    all.differs = (all.differs | MadeOther(op)) - MadeSame(op);
     if (const auto* sum = std::get_if<AllReduceOp<View>>(&op))
-      terms = terms - mesh_.Wide(sum->axes);
+      all.terms = all.terms - mesh_.Wide(sum->axes);
     for (const CellAccess& access : accesses) {
       if (access.effect == Effect::kRead) continue;
-      const bool scratch = access.effect == Effect::kScratch;
-      differs_.Fill(access.cells, scratch ? AxisSet() : differs);
-      terms_.Fill(access.cells, scratch ? AxisSet() : terms);
+      const Found found = access.effect == Effect::kScratch ? Found()
+                          : IsPlainSum(op, access.operand)  ? plain_sum
+                                                            : all;
+      differs_.Fill(access.cells, found.differs);
+      terms_.Fill(access.cells, found.terms);
     }
   }
 

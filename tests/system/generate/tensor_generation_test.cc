@@ -144,30 +144,48 @@ TEST_CASE("a token takes a sum for each half block and its logits, over ranks al
 }
 
 // A plan without one of its sums: over the ranks of an axis that has one.
+void RequireSums(const AssembledRun& run, const std::string& name, int expected) {
+  const StepPlan& plan = run.plans.Of(name);
+  for (const Axis axis : {Axis::kContext, Axis::kShard}) {
+    REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
+    int sums = 0;
+    for (size_t b = 0; b < plan.bodies.size(); ++b)
+      for (size_t o = 0; o < plan.bodies[b].ops.size(); ++o) {
+        StepPlan wrong = plan;
+        PlanOp& op = wrong.bodies[b].ops[o];
+        auto* const sum = std::get_if<AllReduceOp<View>>(&op.op);
+        if (sum == nullptr) continue;
+        sum->axes = axis;
+        INFO(name << " " << op.label);
+        const Violations found = FindViolations(wrong, run.layout.mesh, 1);
+        REQUIRE(!found.empty());
+        CHECK_THAT(found.front().message,
+                   Catch::Matchers::Contains("lacks a sum over the ranks of tensor"));
+        ++sums;
+      }
+    CHECK(sums == expected);
+  }
+}
+
 TEST_CASE("a sum that is left out, or goes over other ranks, is seen before the plan runs") {
   const Trial trial = TensorTrial(ModelConfig::Family::kLlama, Precision::kBf16, 2, 2);
   const AssembledRun run = InferenceRun(trial);
-  for (const char* name : {"decode_3", "prefill_24"})
-    for (const Axis axis : {Axis::kContext, Axis::kShard}) {
-      const StepPlan& plan = run.plans.Of(name);
-      REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
-      int sums = 0;
-      for (size_t b = 0; b < plan.bodies.size(); ++b)
-        for (size_t o = 0; o < plan.bodies[b].ops.size(); ++o) {
-          StepPlan wrong = plan;
-          PlanOp& op = wrong.bodies[b].ops[o];
-          auto* const sum = std::get_if<AllReduceOp<View>>(&op.op);
-          if (sum == nullptr) continue;
-          sum->axes = axis;
-          INFO(name << " " << op.label);
-          const Violations found = FindViolations(wrong, run.layout.mesh, 1);
-          REQUIRE(!found.empty());
-          CHECK_THAT(found.front().message,
-                     Catch::Matchers::Contains("lacks a sum over the ranks of tensor"));
-          ++sums;
-        }
-      CHECK(sums == 4);
-    }
+  for (const char* name : {"decode_3", "prefill_24"}) RequireSums(run, name, 4);
+}
+
+TEST_CASE("so it is where a GPU takes a product with what is around it as one op") {
+  for (const auto family :
+       {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama, ModelConfig::Family::kQwen3}) {
+    const Trial trial = TensorTrial(family, Precision::kBf16, 2, 2);
+    const AssembledRun run =
+        Assemble(trial.config, trial.world, {.backend = Backend::kCuda}, {"train", "inference"});
+    const StepPlan& plan = run.plans.Of("decode_1");
+    int rows = 0;
+    for (const Body& body : plan.bodies)
+      for (const PlanOp& op : body.ops) rows += std::holds_alternative<RowLinearOp<View>>(op.op);
+    CHECK(rows == 8);  // four products of a layer
+    RequireSums(run, "decode_1", 4);
+  }
 }
 
 // So are columns that are gathered over other ranks.
