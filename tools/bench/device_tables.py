@@ -44,6 +44,18 @@ def decode_in_turn(folder):
             *table(["model", "batch", "before, tokens/s", "tokens/s", "before, ms", "ms a step", "before / ms"], lines)]
 
 
+def documents(folder):
+    """One file: steps without a document mask and with it, in turn."""
+    data = load(folder / "documents_h100.json")
+    lines = []
+    for name, case in data["cases"].items():
+        without, masked = ([ms for round_ in case[key] for ms in round_] for key in ("without_ms_samples", "with_ms_samples"))
+        lines.append([f"{name}, B {case['batch']}, T {case['tokens']}", f"{case['share']:.2f}", spread(without, "{:.1f}"), spread(masked, "{:.1f}"),
+                      f"{results.quantile(masked, 0.5) / results.quantile(without, 0.5):.3f}"])
+    return [f"`python3 tools/bench/documents_gpu.py OUT`, one {data['device']}, {data['sources']}, {data['date']}; medians in ms with 10th and 90th percentile.", "",
+            *table(["case", "share of attention left", "without, ms", "with, ms", "with / without"], lines)]
+
+
 def prefill(folder):
     """One file: a prompt by the program before and by this one in turn, the forward of as many tokens, and steps of decode by both in turn."""
     data = load(folder / "prefill_h100.json")
@@ -210,16 +222,23 @@ def last_apart(run, base):
 
 def long_runs(folder):
     """Losses of FP8 and of a peer beside ours in bf16 from the same seeds, pair by pair, and the deviation between our seeds."""
-    data = results.load(folder / "long_runs_h100.json")
-    found = {(row["group"], row["variant"], row["round"]): row["result"] for row in data["rows"] if "result" in row}
-    lines, steps = [], {}
+    files = [results.load(path) for path in sorted(folder.glob("long_runs_h100*.json"))]
+    data, kept, commits = files[0], {}, {}
+    for file in files:
+        for row in file["rows"]:
+            if "result" in row:
+                kept.setdefault((row["group"], row["variant"], row["round"]), row["result"])
+                commits.setdefault((row["group"], row["variant"]), {})[file["commit"][:7]] = row["date"][:10]
+    found = {(group, variant, seed): kept[group, variant, seed] for group, variant, seed in sorted(kept, key=lambda key: [of for of, *_ in kept].index(key[0]))}
+    lines = []
     for model, variant in dict.fromkeys((group, variant) for group, variant, _ in found):
         of = {seed: result for (group, name, seed), result in found.items() if (group, name) == (model, variant)}
         base = {seed: result.get("ours") or found.get((model, "compute", seed)) for seed, result in of.items()}
-        steps[model] = next(iter(of.values()))["steps"]
+        steps = next(iter(of.values()))["steps"]
         last = {seed: result["last_mean"] for seed, result in sorted(of.items())}
         apart = [last_apart(of[seed], base[seed]) for seed in last if base[seed]]
         held = [result["held_out"] - base[seed]["held_out"] for seed, result in sorted(of.items()) if base[seed] and "held_out" in result]
+        begun_alike = any("ours" in result for result in of.values())
         ours = [result["last_mean"] for (group, name, _), result in found.items() if (group, name) == (model, "compute")]
         spread_of = statistics.stdev(ours) if len(ours) > 1 else None
         signed = lambda values: ", ".join(f"{value:+.4f}" for value in values)
@@ -228,8 +247,11 @@ def long_runs(folder):
             mean = statistics.mean(apart)
             within = f"{abs(mean) / spread_of:.2f}" if spread_of else "one seed"
             cells = [signed(apart), f"{mean:+.4f}", within, signed(held)]
-        lines.append([f"{model}, {steps[model]:,} steps", variant, ", ".join(f"{seed}: {value:.4f}" for seed, value in last.items()), *cells])
+        told = variant + "".join(f", of {commit}" for commit in commits[model, variant] if commit != data["commit"])
+        values = [f"{seed}: {value:.4f}" + (f" ({base[seed]['last_mean']:.4f} ours)" if begun_alike else "") for seed, value in last.items()]
+        lines.append([f"{model}, {steps:,} steps", told, ", ".join(values), *cells])
     text = data["text"]
     return [f"`{data['command']}`, {data['machine']}, commit {data['commit']}, {data['rows'][0]['date'][:10]}: mean losses of the last {next(iter(found.values()))['last']} steps by seed. Text: {text['what']},",
-            f"{text['bytes']:,} bytes (SHA-256 {text['sha256'][:16]}), the last tenth held out. Beside bf16: each seed's difference from the linears that compute in bf16, of torch from ours.", "",
+            f"{text['bytes']:,} bytes (SHA-256 {text['sha256'][:16]}), the last tenth held out. Beside bf16: each seed's difference from the linears that compute in bf16; of torch from ours,",
+            "which begins from torch's weights in that row and has the same batches.", "",
             *table(["model", "linears", "last losses", "beside bf16", "mean", "of the seeds' deviation", "held out, beside bf16"], lines)]
