@@ -30,8 +30,8 @@ struct GemmTile {
   double efficiency = 1;
 };
 
-// A product [m, k] x [k, n] that was timed, hot: repeated for a second or more, so that a power cap
-// is in force as it is in training.
+// A product [m, k] x [k, n] that was timed in bursts, as it runs in a step between other work: a
+// power cap is another figure (Machine::capped_gemm).
 struct GemmShape {
   DType dtype = DType::kBF16;  // of the operands
   int64_t m = 0, n = 0, k = 0;

@@ -32,8 +32,10 @@ TensorView Cut::Take(DType dtype, std::initializer_list<int64_t> dims) {
 
 std::string MeasureCollectives(Session& session, const Environment& environment, Cut arena,
                                Stopwatch& watch, Machine& machine) {
-  Communicator& comm = session.engine().comms().world();
-  Stream& stream = session.engine().stream(StreamId::kCompute);
+  // Those of a step; the world's has few channels, as it moves next to nothing.
+  Engine& engine = session.engine();
+  Communicator& gathers = engine.comms().Of({Axis::kShard, StreamId::kGather});
+  Communicator& reduces = engine.comms().Of({Axis::kShard, StreamId::kReduce});
   const bool on_device = session.device().captures();
   const DType dtype = on_device ? DType::kBF16 : DType::kF32;
   const int ranks = session.world();
@@ -49,23 +51,28 @@ std::string MeasureCollectives(Session& session, const Environment& environment,
     const TensorView scratch =
         cut.Take(DType::kU8, {std::max<int64_t>(environment.traits.comm_scratch_bytes, 256)});
     const double sent = static_cast<double>(part * Bytes(dtype)) * (ranks - 1);
-    const auto time = [&](auto&& call) {
-      comm.Barrier();
+    const auto time = [&](Stream& stream, auto&& call) {
+      Communicator& world = engine.comms().world();
+      world.Barrier();
       // The slowest rank's.
       const std::vector<std::string> all =
-          comm.HostAllGather(fmt::format("{}", watch.Best(stream, kCalls, on_device, call)));
+          world.HostAllGather(fmt::format("{}", watch.Best(stream, kCalls, on_device, call)));
       double slowest = 0;
       for (const std::string& us : all) slowest = std::max(slowest, std::stod(us));
       return slowest;
     };
-    const Samples gather =
-        Repeated([&] { return time([&] { comm.AllGather(shard, whole, scratch, stream); }); });
-    const Samples reduce = Repeated(
-        [&] { return time([&] { comm.ReduceScatterSum(whole, shard, scratch, stream); }); });
+    Stream& gathering = engine.stream(StreamId::kGather);
+    Stream& reducing = engine.stream(StreamId::kReduce);
+    const Samples gather = Repeated([&] {
+      return time(gathering, [&] { gathers.AllGather(shard, whole, scratch, gathering); });
+    });
+    const Samples reduce = Repeated([&] {
+      return time(reducing, [&] { reduces.ReduceScatterSum(whole, shard, scratch, reducing); });
+    });
     points.push_back({sent, gather.median() * 1e-6});
     points.push_back({sent, reduce.median() * 1e-6});
-    said += (fmt::format("{} KiB: gather {}, reduce-scatter {} us", full >> 10, gather.Text(1),
-                         reduce.Text(1)));
+    said += fmt::format("{} KiB: gather {}, reduce-scatter {} us; ", full >> 10, gather.Text(1),
+                        reduce.Text(1));
   }
   const LinkFit fit = FitLink(points);
   if (session.peer_memory()) {

@@ -35,10 +35,13 @@ struct SustainedRate {
   double flops_per_second = 0;
 };
 
-// For a second on a hot device, 20 ms and the best of five on a CPU. Overwrites the session's
-// arena; where that has no room, of halves of the shape.
+// On a device, kBurst: the best of batches of 2 ms, as products run between other work of a step;
+// kHot: for a second, after more than one, so that a power cap is in force. On a CPU, either way,
+// 20 ms and the best of five. Overwrites the session's arena; where that has no room, of halves of
+// the shape.
+enum class ProductRun { kBurst, kHot };
 SustainedRate MeasureProduct(Session& session, const Environment& environment, Stopwatch& watch,
-                             const ProductShape& wanted, DType dtype);
+                             const ProductShape& wanted, DType dtype, ProductRun how);
 
 struct RateFloor {
   double ms = 0;
