@@ -44,6 +44,14 @@ def decode_in_turn(folder):
             *table(["model", "batch", "before, tokens/s", "tokens/s", "before, ms", "ms a step", "before / ms"], lines)]
 
 
+def advice(folder):
+    """One file: the plans that were drawn for a model, as advised and by one choice beside that, predicted and measured."""
+    data = results.load(folder / "advice_gpt2_124m_h100-x2.json")
+    lines = [[row["result"]["what"], f"{row['result']['predicted_ms']:.1f}", spread(row["result"]["step_ms_samples"], "{:.1f}")] for row in data["rows"]]
+    return [f"`{data['command']}`, {data['machine']}, commit {data['commit'][:7]}, {data['rows'][0]['date'][:10]}: GPT-2 124M, 64 sequences to a card; ms.", "",
+            *table(["plan", "predicted", "measured"], lines)]
+
+
 def documents(folder):
     """One file: steps without a document mask and with it, in turn."""
     data = load(folder / "documents_h100.json")
@@ -99,7 +107,7 @@ def grpo(folder):
         curves.append([name, *(f"{mean:.3f}" for mean in tenths), f"{run['start']:.3f} to {run['end']:.3f}", f"{max(run['off']):.0e}"])
     return [f"`{data['command']}`, {data['device']}, of \"{data['sources']}\", {data['date']}: {data['what']}", "",
             *table(["", "sample, ms", "score, ms", "train, ms", "step, ms", "GiB", "ratio of the update", "steps"], lines), "",
-            f"`{data['sort_command']}` in another call on such a card, of the same sources: means of rewards by ten rollouts, and the accuracy on held-out problems.", "",
+            f"`{data['sort_command']}` on one such card, {data['sort_sources']}: means of rewards by ten rollouts, and the accuracy on held-out problems.", "",
             *table(["device", *(f"to {to}" for to in range(10, 81, 10)), "accuracy", "off the loss at ratio 1"], curves)]
 
 
