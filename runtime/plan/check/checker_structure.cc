@@ -65,6 +65,10 @@ class Structure {
         if (row != nullptr && row->constant && !ReadsConstants(plan_, *row))
           Report(ViolationKind::kStructure,
                  fmt::format("{} reads early what an op of the step writes", op.label));
+        const auto* attention = std::get_if<CachedAttentionOp<View>>(&op.op);
+        if (attention != nullptr && !FindsItsCache(plan_, *attention))
+          Report(ViolationKind::kStructure,
+                 fmt::format("{} reads early what another op of the step writes", op.label));
       }
   }
 

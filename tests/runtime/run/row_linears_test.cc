@@ -1,4 +1,4 @@
-// Which ops of a step that decodes one row on a GPU are one, and what they may read early.
+// Which ops of a step that decodes one row on a GPU are one, and what ops may read early.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -173,6 +173,41 @@ TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
   shared.buffer(row.weight.buffer).scope = BufferScope::kMicrobatch;
   CHECK(!ReadsConstants(shared, row));
   CHECK(ReadsConstants(plan, row));
+}
+
+TEST_CASE("what another op of the step writes is not where attention finds its rows",
+          "[plan][infer]") {
+  using Attention = CachedAttentionOp<View>;
+  const AssembledRun run = Plans(kLlama, Backend::kCuda);
+  for (const std::string& name : {DecodePlan(1), DecodePlan(4), PrefillPlan(16)}) {
+    INFO(name);
+    const StepPlan& plan = run.plans.Of(name);
+    REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
+    const auto& ops = StepOf(plan);
+    const auto found = std::find_if(ops.begin(), ops.end(), [](const PlanOp& op) {
+      return std::holds_alternative<Attention>(op.op);
+    });
+    REQUIRE(found != ops.end());
+    const auto& attention = std::get<Attention>(found->op);
+    CHECK(FindsItsCache(plan, attention));
+    for (const View Attention::*operand :
+         {&Attention::at, &Attention::slots, &Attention::pages, &Attention::cache}) {
+      StepPlan changed = plan;
+      CastOp<View> write;
+      write.x = write.out = attention.*operand;
+      changed.bodies[static_cast<size_t>(plan.schedule[0].body)].ops[0].op = write;
+      CHECK(!FindsItsCache(changed, attention));
+      const auto violations = FindViolations(changed, run.layout.mesh, 1);
+      CHECK(std::any_of(violations.begin(), violations.end(), [](const Violation& v) {
+        return v.message.find("reads early what another op of the step writes") !=
+               std::string::npos;
+      }));
+    }
+    // A cache that two runs of the body write is not only what earlier steps have left.
+    StepPlan twice = plan;
+    twice.schedule.push_back(twice.schedule.front());
+    CHECK(!FindsItsCache(twice, attention));
+  }
 }
 
 }  // namespace
