@@ -12,13 +12,14 @@
 //          any other. So it is on streams of high priority, which carry collectives: blocks that
 //          wait for one would keep multiprocessors from the next.
 // Sooner   With `end`, kernels of one row begin beside the kernel before as with `begin`: products
-//          (matmul/one_row.h) have their weights to read, and attention's blocks are few. Where
+//          (matmul/one_row.h) have their weights to read, attention what is cached. Where
 //          rows are many, blocks that wait would take places from those that multiply.
 // Order    A kernel that has waited ends after the one before it, and so after all before that:
 //          waiting for the last is waiting for all. This holds as long as EVERY kernel that
 //          LaunchKernel launches calls BeginKernel in every thread, before any return and any
 //          access to memory. One access is allowed ahead of it: reading what no op of the step
-//          writes, where the plan says so (RowLinearAttrs::constant, which the checker proves).
+//          writes, where the checker proves that (RowLinearAttrs::constant; what attention over a
+//          cache finds, cache/cache.h).
 //          Kernels launched otherwise (the libraries', <<<>>>) get no such edge from here. What the
 //          libraries ask for themselves is as before: no kernel here says early that its
 //          dependents may begin (nccl_fence.h: not all wait).

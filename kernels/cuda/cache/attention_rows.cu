@@ -1,5 +1,6 @@
 // CachedAttentionOp with bf16 heads of 64 or 128: a decode step reads each cached key and value
-// once, and waits for nothing else. It caches the rows' own on its way.
+// once, and waits for nothing else. It caches the rows' own on its way. For one row it reads what
+// earlier steps have cached before the kernel ahead has ended (cache.h).
 #include <cooperative_groups.h>
 
 #include <cmath>
@@ -39,13 +40,15 @@ struct Part {
 // Of `kQueries` neighbouring query heads that share a key/value head, in one row. kLanes lanes
 // share a position, each has eight elements of its key and value; a warp takes 32 / kLanes at once.
 // The cluster's kSplits blocks take every kSplits-th lot of positions, and the first joins their
-// parts. All sums have a fixed order.
-template <int kLanes, int kQueries, int kSplits>
+// parts. All sums have a fixed order. kTurns: turns of kAhead lots whose keys and values are on
+// their way at once, which changes no sum; where there are several, ahead of the wait.
+template <int kLanes, int kQueries, int kSplits, int kTurns>
 __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
     AttendRowsKernel(const CachedAttentionArgs a) {
   // The first block's memory is there once all blocks are.
   if constexpr (kSplits > 1) asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
-  BeginKernel();
+  constexpr bool kReadsEarly = kTurns > 1;
+  if constexpr (!kReadsEarly) BeginKernel();
   constexpr int kDepth = kLanes * kPack, kGroups = kWarp / kLanes, kLot = kGroups * kWarps,
                 kStep = kLot * kSplits, kAhead = kQueries > 2 ? 2 : 4;
   const int r = static_cast<int>(blockIdx.x) / kSplits,
@@ -61,6 +64,7 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
   uint16_t* const out = reinterpret_cast<uint16_t*>(a.out.data) + r * a.out.row_stride +
                         first_head * a.out.head_stride;
   if (slot < 0) {  // of all blocks of the cluster
+    if constexpr (kReadsEarly) BeginKernel();
     if (split > 0) return;
     for (int i = static_cast<int>(threadIdx.x); i < queries * kDepth; i += kThreads)
       out[i / kDepth * a.out.head_stride + i % kDepth] = 0;
@@ -69,14 +73,17 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
   const int column = lane % kLanes * kPack;
   float query[kQueries][kPack];
   Part<kPack> part[kQueries];
+  const auto read_queries = [&] {
 #pragma unroll
-  for (int j = 0; j < kQueries; ++j) {
-    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
-                              (first_head + (j < queries ? j : 0)) * a.q.head_stride;
-    ToFloats(*reinterpret_cast<const uint4*>(q + column), query[j]);
+    for (int j = 0; j < kQueries; ++j) {
+      const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
+                                (first_head + (j < queries ? j : 0)) * a.q.head_stride;
+      ToFloats(*reinterpret_cast<const uint4*>(q + column), query[j]);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) query[j][i] *= a.scale;
-  }
+      for (int i = 0; i < kPack; ++i) query[j][i] *= a.scale;
+    }
+  };
+  if constexpr (!kReadsEarly) read_queries();
   // Positions from `own` on are rows of this op, which other blocks cache meanwhile: they are read
   // from x.
   int own = t;
@@ -94,18 +101,34 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
     return keys + row * a.places.width;
   };
   const int first = a.window > 0 && t >= a.window ? t - static_cast<int>(a.window) + 1 : 0;
-  // The lanes of a warp take as many turns, whether or not there are positions for all.
-  for (int begin = first + (split * kWarps + warp) * kGroups; begin <= t; begin += kStep * kAhead) {
-    uint4 key[kAhead], value[kAhead];
+  uint4 keys_of[kTurns][kAhead], values_of[kTurns][kAhead];
+  // Of the turns from `begin` on, what is cached, the rows of this op, or both.
+  const auto read = [&](int begin, auto cached, auto owned) {
+    constexpr bool kCached = decltype(cached)::value, kOwned = decltype(owned)::value;
 #pragma unroll
-    for (int n = 0; n < kAhead; ++n) {
-      const int u = begin + n * kStep + lane / kLanes;
-      key[n] = value[n] = make_uint4(0, 0, 0, 0);
-      if (u > t) continue;
-      const uint16_t* const at = u < own ? cached_at(u) : own_keys + u * a.x_stride;
-      key[n] = *reinterpret_cast<const uint4*>(at);
-      value[n] = *reinterpret_cast<const uint4*>(at + to_values);
-    }
+    for (int turn = 0; turn < kTurns; ++turn)
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int u = begin + (turn * kAhead + n) * kStep + lane / kLanes;
+        uint4 &key = keys_of[turn][n], &value = values_of[turn][n];
+        if constexpr (kCached) key = value = make_uint4(0, 0, 0, 0);
+        if (u > t || (u < own ? !kCached : !kOwned)) continue;
+        const uint16_t* const at = u < own ? cached_at(u) : own_keys + u * a.x_stride;
+        key = *reinterpret_cast<const uint4*>(at);
+        value = *reinterpret_cast<const uint4*>(at + to_values);
+      }
+  };
+  constexpr std::true_type kYes;
+  constexpr std::false_type kNo;
+  int begin = first + (split * kWarps + warp) * kGroups;
+  if constexpr (kReadsEarly) {
+    read(begin, kYes, kNo);
+    BeginKernel();
+    read(begin, kNo, kYes);
+    read_queries();
+  }
+  // The lanes of a warp take as many turns, whether or not there are positions for all.
+  const auto take = [&](int begin, const uint4(&key)[kAhead], const uint4(&value)[kAhead]) {
     float score[kAhead][kQueries];
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) {
@@ -147,6 +170,16 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
       for (int j = 0; j < kQueries; ++j)
 #pragma unroll
         for (int i = 0; i < kPack; ++i) part[j].sum[i] += score[n][j] * v[i];
+    }
+  };
+  while (begin <= t) {
+    if constexpr (!kReadsEarly) read(begin, kYes, kYes);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn, begin += kStep * kAhead)
+      if (begin <= t) take(begin, keys_of[turn], values_of[turn]);
+    if constexpr (kReadsEarly) {
+      if (begin > t) break;
+      read(begin, kYes, kYes);
     }
   }
   if (split == 0 && head == 0 && threadIdx.x < kLanes) {
@@ -237,7 +270,8 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
 
 template <int kLanes, int kQueries>
 void LaunchSplits(const CachedAttentionArgs& args, const Launch& launch) {
-  constexpr int kMostSplits = 8;
+  // One row's blocks are few: each has registers for eight lots.
+  constexpr int kMostSplits = 8, kTurns = kQueries > 2 ? 4 : 2;
   const int blocks_of_kv = (args.heads / args.kv_heads + kQueries - 1) / kQueries;
   const int64_t blocks = int64_t{args.rows} * args.kv_heads * blocks_of_kv;
   const auto heads = static_cast<unsigned>(args.kv_heads * blocks_of_kv);
@@ -245,12 +279,16 @@ void LaunchSplits(const CachedAttentionArgs& args, const Launch& launch) {
   Launch beside = launch;
   if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   // Where rows alone keep the device busy, nothing is left to join.
+  const dim3 split(static_cast<unsigned>(args.rows * kMostSplits), heads);
   if (blocks >= 2 * int64_t{launch.sms})
     LaunchKernel(beside, dim3(static_cast<unsigned>(args.rows), heads), kThreads, 0,
-                 AttendRowsKernel<kLanes, kQueries, 1>, args);
+                 AttendRowsKernel<kLanes, kQueries, 1, 1>, args);
+  else if (args.rows > 1)
+    LaunchKernel(beside, split, kThreads, 0, AttendRowsKernel<kLanes, kQueries, kMostSplits, 1>,
+                 args);
   else
-    LaunchKernel(beside, dim3(static_cast<unsigned>(args.rows * kMostSplits), heads), kThreads, 0,
-                 AttendRowsKernel<kLanes, kQueries, kMostSplits>, args);
+    LaunchKernel(beside, split, kThreads, 0,
+                 AttendRowsKernel<kLanes, kQueries, kMostSplits, kTurns>, args);
 }
 
 template <int kLanes>
