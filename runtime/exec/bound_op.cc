@@ -2,9 +2,16 @@
 
 #include <vector>
 
+#include "kernels/ops/any_op.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
+
+template class AnyOp<TensorView>;
+#define MILLRACE_FROM(Name, ...) template AnyOp<TensorView>::AnyOp(Name##Op<TensorView>);
+MILLRACE_KERNEL_OPS(MILLRACE_FROM)
+MILLRACE_COLLECTIVE_OPS(MILLRACE_FROM)
+#undef MILLRACE_FROM
 
 TensorView BindView(const Binding& binding, const View& view, int64_t position, int microbatch) {
   if (!view) return {};

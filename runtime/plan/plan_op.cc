@@ -1,17 +1,21 @@
 #include "runtime/plan/plan_op.h"
 
+#include <type_traits>
+#include <variant>
+
+#include "kernels/ops/any_op.h"
+
 namespace millrace {
 
 // What vectors of ops rely on when they grow.
 static_assert(std::is_nothrow_move_constructible_v<KernelOp::Alternatives> &&
               std::is_nothrow_move_assignable_v<KernelOp::Alternatives>);
 
-KernelOp::KernelOp() = default;
-KernelOp::KernelOp(const KernelOp&) = default;
-KernelOp::KernelOp(KernelOp&&) noexcept = default;
-KernelOp& KernelOp::operator=(const KernelOp&) = default;
-KernelOp& KernelOp::operator=(KernelOp&&) noexcept = default;
-KernelOp::~KernelOp() = default;
+template class AnyOp<View>;
+#define MILLRACE_FROM(Name, ...) template AnyOp<View>::AnyOp(Name##Op<View>);
+MILLRACE_KERNEL_OPS(MILLRACE_FROM)
+MILLRACE_COLLECTIVE_OPS(MILLRACE_FROM)
+#undef MILLRACE_FROM
 
 void internal::VisitUses(const KernelOp& op, void* context,
                          void (*f)(void*, const View&, Access, std::string_view)) {

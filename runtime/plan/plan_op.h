@@ -5,8 +5,6 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
-#include <variant>
 
 #include "kernels/ops/op_list.h"
 #include "runtime/base/stream_id.h"
@@ -17,28 +15,12 @@ namespace millrace {
 // Who tallies in a step, and so what its numbers are: RouterStatsOp's stats, or PolicyTally.
 enum class TallyKind { kRouter, kPolicy };
 
-// What an op does: one of the ops of op_list.h, over plan views. Used like the
-// variant that it is. A class of its own, so that copying, moving and destroying the
-// alternatives is compiled once, and not in each file that holds a plan: that was a quarter of
-// such a file's compile time.
-class KernelOp : public AnyOp<View> {
- public:
-  using Alternatives = AnyOp<View>;
-
-  template <class Op>
-  requires(!std::is_base_of_v<Alternatives, std::remove_cvref_t<Op>>) KernelOp(Op&& op)
-      : Alternatives(std::forward<Op>(op)) {}
-  KernelOp();
-  KernelOp(const KernelOp&);
-  KernelOp(KernelOp&&) noexcept;
-  KernelOp& operator=(const KernelOp&);
-  KernelOp& operator=(KernelOp&&) noexcept;
-  ~KernelOp();
-};
+// What an op does, over plan views.
+using KernelOp = AnyOp<View>;
 
 namespace internal {
 
-// Calls f(context, ...) for each present operand. Compiled once, for the same reason.
+// Calls f(context, ...) for each present operand. Compiled once, as AnyOp's members are.
 void VisitUses(const KernelOp& op, void* context,
                void (*f)(void*, const View&, Access, std::string_view));
 void VisitViews(KernelOp& op, void* context, void (*f)(void*, View&, Update*, std::string_view));

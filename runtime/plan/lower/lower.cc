@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
@@ -46,6 +47,34 @@ const std::vector<const Node*>& Lowering::BackwardReadersOf(ValueId value) {
           backward_readers_[input].push_back(&node);
   }
   return backward_readers_[value];
+}
+
+namespace {
+
+// Why the backend cannot run the op; "": it can.
+std::string WhyNot(const KernelOp& op, Backend backend) {
+  return std::visit(
+      [&]<template <class> class Op>(const Op<View>& typed) -> std::string {
+        const auto shape_of = [](const View& view) {
+          return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
+        };
+        if constexpr (requires(Op<Shape> shape) { WhyUnsupported(shape, backend); })
+          return WhyUnsupported(ConvertOp<Op, View, Shape>(typed, shape_of), backend);
+        return "";
+      },
+      op);
+}
+
+}  // namespace
+
+void Lowering::Push(KernelOp op, const Node& node, const std::string& suffix) {
+  std::string label = node.label + suffix;
+  const std::string why = WhyNot(op, options_.backend);
+  MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}: {}", label, why);
+  ops_->push_back(ProgramOp{.op = std::move(op),
+                            .label = std::move(label),
+                            .unit = node.unit,
+                            .recomputed = node.recomputed});
 }
 
 void Lowering::LowerSteps(const std::vector<Step>& steps, std::vector<ProgramOp>& ops) {

@@ -41,22 +41,7 @@ class Lowering {
   const std::vector<const Node*>& BackwardReadersOf(ValueId value);
 
   // Appends an op of `node`. Error(kConfig) naming it when the backend cannot run it.
-  template <template <class> class Op>
-  void Push(Op<View> op, const Node& node, const std::string& suffix = "") {
-    std::string label = node.label + suffix;
-    const auto shape_of = [](const View& view) {
-      return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
-    };
-    if constexpr (requires(Op<Shape> shape) { WhyUnsupported(shape, options_.backend); }) {
-      const std::string why =
-          WhyUnsupported(ConvertOp<Op, View, Shape>(op, shape_of), options_.backend);
-      MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}: {}", label, why);
-    }
-    ops_->push_back(ProgramOp{.op = std::move(op),
-                              .label = std::move(label),
-                              .unit = node.unit,
-                              .recomputed = node.recomputed});
-  }
+  void Push(KernelOp op, const Node& node, const std::string& suffix = "");
 
   ProgramOp& last() { return ops_->back(); }  // that was pushed
 
