@@ -14,6 +14,7 @@
 #include "kernels/cpu/matmul/matmul.h"
 #include "kernels/cpu/matmul/quantize.h"
 #include "kernels/cpu/matmul/row_linear.h"
+#include "kernels/cpu/matmul/shard_quantize.h"
 #include "kernels/cpu/moe/expert_activation.h"
 #include "kernels/cpu/moe/expert_exchange.h"
 #include "kernels/cpu/moe/expert_rows.h"

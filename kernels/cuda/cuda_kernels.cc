@@ -12,6 +12,7 @@
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/matmul/quantize.h"
 #include "kernels/cuda/matmul/row_linear.h"
+#include "kernels/cuda/matmul/shard_quantize.h"
 #include "kernels/cuda/moe/expert_activation.h"
 #include "kernels/cuda/moe/expert_exchange.h"
 #include "kernels/cuda/moe/expert_rows.h"

@@ -11,6 +11,7 @@
 #include "kernels/ops/attention_ops.h"
 #include "kernels/ops/cache_ops.h"
 #include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/fp8_flat_ops.h"
 #include "kernels/ops/fp8_ops.h"
 #include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
@@ -104,10 +105,10 @@ constexpr double FlopsPerElement() {
                AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
                ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp, MuonNormaliseOp>)
     return 1;
-  if (kIsOneOf<Op, SumSquaresOp, StepStatsOp>) return 2;
+  if (kIsOneOf<Op, SumSquaresOp, StepStatsOp, ShardMagnitudesOp>) return 2;
   if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonPolynomialOp, MuonUpdateOp>) return 3;
   if (kIsOneOf<Op, MuonMomentumOp>) return 5;
-  if (kIsOneOf<Op, NormOp, HeadNormOp, QuantizeOp>) return 8;
+  if (kIsOneOf<Op, NormOp, HeadNormOp, QuantizeOp, ShardQuantizeOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;
   if (kIsOneOf<Op, MambaConvOp, MambaConvRowsOp>) return 30;
   if (kIsOneOf<Op, GatedNormOp>) return 30;

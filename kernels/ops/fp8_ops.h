@@ -59,4 +59,23 @@ struct QuantizeOp : QuantizeAttrs {
   }
 };
 
+// The turned form of a matrix that has come quantized, a gathered weight: turned = payload and
+// turned_scales = scales, element by element, in other places.
+// payload, turned e4m3 [R,C], the one with rows, the other with columns of neighbours; scales,
+// turned_scales f32 [Sr,Sc] of blocks of one size, strided, both or neither there. Of scales that
+// no block has (kScaleMultiple) the turned ones may have others in number; they are 1.
+template <class V>
+struct TurnOp : NoAttrs {
+  using Attrs = NoAttrs;
+  static constexpr const char* kName = "turn";
+  V payload, scales, turned, turned_scales;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.payload, Access::kRead, "payload");
+    f(s.scales, Access::kRead, "scales");
+    f(s.turned, Access::kWrite, "turned");
+    f(s.turned_scales, Access::kWrite, "turned_scales");
+  }
+};
+
 }  // namespace millrace

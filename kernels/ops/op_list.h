@@ -10,6 +10,7 @@
 #include "kernels/ops/attention_ops.h"
 #include "kernels/ops/cache_ops.h"
 #include "kernels/ops/expert_exchange_ops.h"
+#include "kernels/ops/fp8_flat_ops.h"
 #include "kernels/ops/fp8_ops.h"
 #include "kernels/ops/loss_ops.h"
 #include "kernels/ops/mamba_ops.h"
@@ -32,6 +33,7 @@
   OP(HeadNorm, head_norm)                          \
   OP(HeadNormGrad, head_norm_grad)                 \
   OP(Quantize, quantize)                           \
+  OP(Turn, turn)                                   \
   OP(Matmul, matmul)                               \
   OP(ColumnSum, column_sum)                        \
   OP(RopeTable, rope_table)                        \
@@ -88,7 +90,10 @@
   OP(MuonNormalise, muon_normalise)                \
   OP(MuonPolynomial, muon_polynomial)              \
   OP(MuonUpdate, muon_update)                      \
-  OP(RouterBias, router_bias)
+  OP(RouterBias, router_bias)                      \
+  OP(ShardMagnitudes, shard_magnitudes)            \
+  OP(FlatScales, flat_scales)                      \
+  OP(ShardQuantize, shard_quantize)
 
 // OP(Name): NameOp, run by a communicator.
 #define MILLRACE_COLLECTIVE_OPS(OP) \

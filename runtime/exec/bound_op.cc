@@ -103,6 +103,10 @@ struct Runner {
   void Count(const ConcatOp<TensorView>& op) const { counters.concatenated_bytes += op.x.bytes(); }
   void Count(const CastOp<TensorView>& op) const { counters.cast_bytes += op.x.bytes(); }
   void Count(const AccumulateOp<TensorView>& op) const { counters.copied_bytes += op.x.bytes(); }
+  void Count(const TurnOp<TensorView>& op) const { counters.copied_bytes += op.payload.bytes(); }
+  void Count(const ShardQuantizeOp<TensorView>& op) const {
+    counters.cast_bytes += op.master.bytes();
+  }
 };
 
 }  // namespace

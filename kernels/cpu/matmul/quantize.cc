@@ -1,7 +1,6 @@
 #include "kernels/cpu/matmul/quantize.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "kernels/cpu/elementwise/activation.h"
@@ -81,16 +80,6 @@ void Check(const TensorView& x, const Source& source, const Form& form) {
            "quantize: x is {}, out is {}", ToString(x.layout), ToString(form.out.layout));
 }
 
-// Of a block whose largest finite magnitude is `most`.
-float ScaleFor(float most, float largest, ScaleRounding rounding) {
-  if (most == 0) return 1;
-  const float scale = std::max(most / largest, kLeastScale);
-  if (rounding == ScaleRounding::kExact) return scale;
-  int exponent = 0;
-  const float fraction = std::frexp(scale, &exponent);  // in [1/2, 1)
-  return std::ldexp(1.0f, fraction == 0.5f ? exponent - 1 : exponent);
-}
-
 // f(scale, row, begin, x, n) for the pieces of rows that have one scale.
 void ForPieces(const Source& source, const Scales& scales, auto&& f) {
   for (int64_t r = 0; r < source.rows(); ++r)
@@ -148,6 +137,26 @@ void Quantize(const QuantizeOp<TensorView>& op, Stream&) {
   Check(op.x, source, turned);
   if (op.turned_scales) FindScales(source, turned, {}, op.scale_rounding);
   Divide(source, turned);
+}
+
+void Turn(const TurnOp<TensorView>& op, Stream&) {
+  MR_CHECK(op.payload.dtype() == DType::kE4M3 && op.turned.dtype() == DType::kE4M3 &&
+               op.payload.dim(0) == op.turned.dim(0) && op.payload.dim(1) == op.turned.dim(1),
+           "turn {} to {}", ToString(op.payload.layout), ToString(op.turned.layout));
+  MR_CHECK_EQ(static_cast<bool>(op.scales), static_cast<bool>(op.turned_scales),
+              "turn: are there scales, and turned ones");
+  const auto at = [](const TensorView& v, int64_t r, int64_t c) {
+    return r * v.stride(0) + c * v.stride(1);
+  };
+  for (int64_t r = 0; r < op.payload.dim(0); ++r)
+    for (int64_t c = 0; c < op.payload.dim(1); ++c)
+      op.turned.as<uint8_t>()[at(op.turned, r, c)] = op.payload.as<uint8_t>()[at(op.payload, r, c)];
+  if (!op.scales) return;
+  for (int64_t r = 0; r < op.turned_scales.dim(0); ++r)
+    for (int64_t c = 0; c < op.turned_scales.dim(1); ++c)
+      op.turned_scales.as<float>()[at(op.turned_scales, r, c)] =
+          r < op.scales.dim(0) && c < op.scales.dim(1) ? op.scales.as<float>()[at(op.scales, r, c)]
+                                                       : 1.0f;
 }
 
 }  // namespace millrace::cpu

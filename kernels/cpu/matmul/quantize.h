@@ -8,5 +8,6 @@
 namespace millrace::cpu {
 
 void Quantize(const QuantizeOp<TensorView>& op, Stream& stream);
+void Turn(const TurnOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

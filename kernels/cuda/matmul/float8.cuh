@@ -23,14 +23,14 @@ __device__ __forceinline__ float ScaleFor(uint32_t most, float largest) {
 
 // Quotients by one scale, as __fdiv_rn has them where a payload depends on it.
 template <bool kPowers>
-class Divisor;
+class ScaleDivisor;
 
 // Of a power of two: a product is as exact.
 template <>
-class Divisor<true> {
+class ScaleDivisor<true> {
  public:
-  Divisor() = default;
-  __device__ explicit Divisor(float scale) {
+  ScaleDivisor() = default;
+  __device__ explicit ScaleDivisor(float scale) {
     inverse_ = __uint_as_float((254u << 23) - __float_as_uint(scale));
   }
   __device__ __forceinline__ float Divide(float v) const { return __fmul_rn(v, inverse_); }
@@ -44,10 +44,10 @@ class Divisor<true> {
 // unit in the last place, the second none (Markstein, IBM Journal of Research and Development 34,
 // 1990).
 template <>
-class Divisor<false> {
+class ScaleDivisor<false> {
  public:
-  Divisor() = default;
-  __device__ explicit Divisor(float scale) {
+  ScaleDivisor() = default;
+  __device__ explicit ScaleDivisor(float scale) {
     const uint32_t bits = __float_as_uint(scale);
     shift_ = __uint_as_float((254u << 23) - (bits & kInfinity));
     scale_ = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);

@@ -191,7 +191,7 @@ __device__ __forceinline__ void ByRowScales(const QuantizedForm& form, const Qua
   for (int r = 0; r < kRows; ++r) {
     const float scale = ScaleFor<kPowers>(most[r], a.largest);
     if (at.across == 0) StoreRowScale(form.scales, a, at.row + r, at.column, scale);
-    const Divisor<kPowers> divisor(scale);
+    const ScaleDivisor<kPowers> divisor(scale);
     payload[r] = PayloadOf<kE5M2>(ToFloats<E>(a.x, x.rows[r]), [&](int) { return divisor; });
   }
 }
@@ -237,10 +237,10 @@ __device__ __forceinline__ void ByColumnScales(const QuantizedForm& form, const 
                      at.column - at.across * kPack + static_cast<int>(threadIdx.x), scale);
   }
   __syncthreads();
-  Divisor<kPowers> divisors[kPack];
+  ScaleDivisor<kPowers> divisors[kPack];
 #pragma unroll
   for (int i = 0; i < kPack; ++i)
-    divisors[i] = Divisor<kPowers>(shared.scales[at.across * kPack + i]);
+    divisors[i] = ScaleDivisor<kPowers>(shared.scales[at.across * kPack + i]);
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
     payload[r] = PayloadOf<kE5M2>(ToFloats<E>(a.x, x.rows[r]), [&](int i) { return divisors[i]; });
@@ -268,7 +268,7 @@ __device__ __forceinline__ void ByOneScale(const QuantizedForm& form, const Quan
     scale = ScaleFor<kPowers>(most, a.largest);
     if (threadIdx.x == 0) StoreTileScale(form.scales, a, at, scale);
   }
-  const Divisor<kPowers> divisor(scale);
+  const ScaleDivisor<kPowers> divisor(scale);
 #pragma unroll
   for (int r = 0; r < kRows; ++r)
     payload[r] = PayloadOf<kE5M2>(ToFloats<E>(a.x, x.rows[r]), [&](int) { return divisor; });

@@ -221,6 +221,10 @@ struct Counter {
   }
   void operator()(const CastOp<View>& op) const { counters.cast_bytes += ByteCount(op.x); }
   void operator()(const AccumulateOp<View>& op) const { counters.copied_bytes += ByteCount(op.x); }
+  void operator()(const TurnOp<View>& op) const { counters.copied_bytes += ByteCount(op.payload); }
+  void operator()(const ShardQuantizeOp<View>& op) const {
+    counters.cast_bytes += ByteCount(op.master);
+  }
   template <class Op>
   void operator()(const Op&) const {}
 };

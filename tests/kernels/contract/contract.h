@@ -36,6 +36,8 @@ void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);
 void MatmulGeluGradContract(const Subject& subject);
 void QuantizeContract(const Subject& subject);
+void TurnContract(const Subject& subject);
+void FlatEncodingContract(const Subject& subject);
 void Float8MatmulContract(const Subject& subject);  // of shapes and strides that GPUs have, too
 void Float8AnyMatmulContract(const Subject& subject);
 void MagnitudeContract(const Subject& subject);

@@ -41,14 +41,6 @@ float Finite(const TensorView& x, const Index& i) {
   return std::isfinite(magnitude) ? magnitude : 0;
 }
 
-float ScaleFor(float most, float largest, ScaleRounding rounding) {
-  if (most == 0) return 1;
-  const float exact = most / largest;
-  float power = 0x1p-117f;
-  while (power < exact) power *= 2;
-  return rounding == ScaleRounding::kPowerOfTwo ? power : std::max(exact, 0x1p-117f);
-}
-
 // What a form of op.x has to be; nothing where the form is absent.
 struct Form {
   TensorView payload, scales;

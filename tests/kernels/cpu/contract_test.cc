@@ -43,6 +43,8 @@ TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Cpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Cpu().subject); }
+TEST_CASE("turn") { TurnContract(Cpu().subject); }
+TEST_CASE("flat encoding") { FlatEncodingContract(Cpu().subject); }
 TEST_CASE("matmul of FP8") { Float8MatmulContract(Cpu().subject); }
 TEST_CASE("matmul of FP8 of any shape") { Float8AnyMatmulContract(Cpu().subject); }
 TEST_CASE("magnitudes, and quantize by them") { MagnitudeContract(Cpu().subject); }

@@ -43,6 +43,8 @@ TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Gpu().subject); }
+TEST_CASE("turn") { TurnContract(Gpu().subject); }
+TEST_CASE("flat encoding") { FlatEncodingContract(Gpu().subject); }
 TEST_CASE("matmul of FP8") { Float8MatmulContract(Gpu().subject); }
 TEST_CASE("magnitudes, and quantize by them") { MagnitudeContract(Gpu().subject); }
 TEST_CASE("column_sum") { ColumnSumContract(Gpu().subject); }
