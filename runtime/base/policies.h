@@ -64,6 +64,11 @@ constexpr auto NamesOf(LinearEncoding) {
   return internal::NameList<3>{"compute", "fp8_tensor", "fp8_block"};
 }
 
+// What gathers of these linears' weights carry: weights in the compute dtype, which each product
+// quantizes; or, where linears are in FP8, payloads that each rank has made of its shard.
+enum class WeightGather { kCompute, kLinear };
+constexpr auto NamesOf(WeightGather) { return internal::NameList<2>{"compute", "linear"}; }
+
 enum class ModelFamily { kGpt2, kLlama, kQwen3, kQwen3Moe, kNemotronH };
 constexpr auto NamesOf(ModelFamily) {
   return internal::NameList<5>{"gpt2", "llama", "qwen3", "qwen3_moe", "nemotron_h"};

@@ -93,6 +93,7 @@ struct PrecisionConfig {
   Format master = Format::kFp32;
   Norms norms = Norms::kFp32;
   LinearEncoding linear = LinearEncoding::kCompute;
+  WeightGather gather = WeightGather::kCompute;
   Format grad_accumulate = Format::kFp32;
   Format grad_wire = Format::kFp32;
   LossScaleConfig loss_scale;

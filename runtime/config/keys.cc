@@ -198,6 +198,12 @@ std::vector<Key> PrecisionKeys() {
           "elements along the sum (weights: 128 x 128). Embedding, head, norms, router, experts "
           "and attention stay. Masters, gradients and files as ever. GPUs: Hopper, columns and a "
           "rank's rows of a sequence in multiples of 16, no caches. `parallel.tensor=1`."),
+      KEY(precision.gather, any,
+          "What gathers of these linears' weights carry: weights as `precision.compute`, quantized "
+          "behind each gather, or with `linear` (`precision.linear` in FP8) payloads of 8 bits. "
+          "Each rank makes these of its shard once after the update, and all ranks have the "
+          "scales. Half the gathered bytes of bf16; the same bits in every result and file. "
+          "`sharding.downcast=after_update`, no experts; on CPUs."),
       KEY(precision.grad_accumulate, any,
           "Gradients summed over microbatches. fp16: with `precision.compute` fp16 alone."),
       KEY(precision.grad_wire, any,

@@ -118,7 +118,23 @@ class Validator {
             {"precision.linear", "data.document_mask"},
             "a scale of a whole tensor lets documents of one row change each other's bits; "
             "fp8_block and compute keep them apart");
+    Gather();
     Float16();
+  }
+
+  void Gather() {
+    if (config_.precision.gather == WeightGather::kCompute) return;
+    Require(config_.precision.linear != LinearEncoding::kCompute,
+            {"precision.gather", "precision.linear"},
+            "linears that compute in `precision.compute` gather weights so; linear goes with "
+            "precision.linear fp8_tensor or fp8_block, and compute is allowed");
+    Require(config_.sharding.downcast == ShardingConfig::Downcast::kAfterUpdate,
+            {"precision.gather", "sharding.downcast"},
+            "payloads are made once after each update; with linear, sharding.downcast after_update "
+            "is allowed, or precision.gather compute");
+    Require(!config_.model.Has('E'), {"precision.gather", "model.family", "model.pattern"},
+            "experts are gathered in the compute dtype, together with their block; without experts "
+            "it can be linear, with them compute is allowed");
   }
 
   void Float16() {

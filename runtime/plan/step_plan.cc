@@ -216,6 +216,7 @@ void AddUpdate(const Op& typed, const Add& add) {
   if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
   if constexpr (requires { typed.runs; })
     if (typed.runs) add("runs=" + RunsText(*typed.runs));
+  if constexpr (requires { typed.encoding; }) add("encoding=" + ToString(*typed.encoding));
 }
 
 // Of routers, the step as a whole, and collectives.

@@ -123,6 +123,7 @@ LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
   LowerOptions options;
   options.backend = backend;
   options.deterministic = config.execution.deterministic;
+  options.gather = config.precision.gather;
   return options;
 }
 
@@ -147,6 +148,10 @@ std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
              backend == Backend::kCpu || config.precision.compute != PrecisionConfig::Format::kFp16,
              "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 are "
              "allowed, or execution.backend=cpu");
+  MR_REQUIRE(ErrorCode::kConfig,
+             backend == Backend::kCpu || config.precision.gather == WeightGather::kCompute,
+             "precision.gather is linear, which GPUs do not gather yet; compute is allowed, which "
+             "has the same bits, or execution.backend=cpu");
   const std::string why = WhyNoFloat8Rows(config, backend);
   MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
   std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
@@ -329,7 +334,10 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
   const auto add = [&](const KnownPlan& known) {
     SemanticGraph forward = ForwardFor(config, *MakeModel(OptionsFor(config, known)),
                                        run.layout.precision, known, mesh);
-    Program program = Lower(forward, lower);
+    LowerOptions options = lower;
+    // Once for all tokens of an era, weights are gathered as they are.
+    if (known.cache) options.gather = WeightGather::kCompute;
+    Program program = Lower(forward, options);
     parts.push_back({known, std::move(forward), std::move(program)});
   };
   for (const KnownPlan& known :

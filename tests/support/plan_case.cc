@@ -26,6 +26,7 @@ Program ProgramOf(const PlanCase& c) {
   const std::unique_ptr<Model> model = MakeModel(OptionsOf(c));
   ForwardBuilder builder(model->spec(), ShapeOf(c), c.precision.compute, c.precision.norm_params,
                          c.mesh);
+  builder.EncodeLinears(c.linears);
   model->EmitForward(builder, c.kind == "train"  ? HeadMode::kTrainLoss
                               : c.kind == "eval" ? HeadMode::kEvalLoss
                                                  : HeadMode::kLogits);
@@ -33,6 +34,7 @@ Program ProgramOf(const PlanCase& c) {
   if (c.kind == "train") graph = AddGradients(std::move(graph), c.recompute);
   LowerOptions lower;
   lower.backend = c.options.backend;
+  lower.gather = c.gather;
   lower.loss_chunk_rows = 5;  // several chunks, the last one short
   return Lower(graph, lower);
 }
@@ -56,14 +58,15 @@ std::string ToString(const PlanCase& c) {
   const PlanOptions& o = c.options;
   return fmt::format(
       "family {} layers {} tied {} | {} strips {} | compute {} norms {} accumulate {} "
-      "wire {} | recompute {} kind {} | accumulate {} reshard {} downcast {} sync {} concat {} "
+      "wire {} linears {} gather {} | recompute {} kind {} | accumulate {} reshard {} downcast {} "
+      "sync {} concat {} "
       "allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
       c.model.family, c.model.layers(), c.model.tied, ToString(c.mesh), c.strips,
       Name(c.precision.compute), Name(c.precision.norm_params), Name(c.precision.grad_accumulate),
-      Name(c.precision.grad_wire), static_cast<int>(c.recompute), c.kind, o.accumulate,
-      static_cast<int>(o.reshard), static_cast<int>(o.downcast), static_cast<int>(o.grad_sync),
-      static_cast<int>(o.grad_concat), static_cast<int>(o.allocator), o.prefetch, o.slots,
-      o.reduce_depth, o.overlap_weight_gradients);
+      Name(c.precision.grad_wire), Name(c.linears), Name(c.gather), static_cast<int>(c.recompute),
+      c.kind, o.accumulate, static_cast<int>(o.reshard), static_cast<int>(o.downcast),
+      static_cast<int>(o.grad_sync), static_cast<int>(o.grad_concat), static_cast<int>(o.allocator),
+      o.prefetch, o.slots, o.reduce_depth, o.overlap_weight_gradients);
 }
 
 }  // namespace millrace::test

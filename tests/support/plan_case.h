@@ -12,8 +12,10 @@ struct PlanCase {
   ModelOptions model = TinyGpt2(3);
   Mesh mesh;
   PrecisionPolicy precision;
+  LinearEncoding linears = LinearEncoding::kCompute;
+  WeightGather gather = WeightGather::kCompute;
   Recompute recompute = Recompute::kNone;
-  PlanOptions options;         // `shape` is filled in: 2 sequences of the model's length
+  PlanOptions options;  // `shape` is filled in: 2 sequences of the model's length
   int64_t strips = 1;
   std::string kind = "train";  // or "eval", "generate"
 };

@@ -31,8 +31,10 @@ struct Adder {
   FlatForm* muon;     // of matrices between hidden states, by Muon: else those above
   int64_t tensor, strips, expert;
   // Of each rank an equal part.
-  void Split(int64_t numel, int64_t products) const {
-    Add(muon != nullptr && products > 0 ? muon : split, numel / tensor, 1, products);
+  void Split(int64_t numel, int64_t products, int64_t columns = 0) const {
+    FlatForm* const flat = muon != nullptr && products > 0 ? muon : split;
+    Add(flat, numel / tensor, 1, products);
+    flat->columns.back() = columns;
   }
   // Of each rank as many experts; grouped products form their gradients.
   void Experts(int64_t numel) const { Add(experts, numel / expert, 1, 0); }
@@ -40,7 +42,11 @@ struct Adder {
   void Matrix(int64_t numel, int64_t contributions, int64_t products) const {
     Add(matrices, numel, contributions, products);
   }
-  void Weight(int64_t numel) const { Add(muon != nullptr ? muon : matrices, numel, 1, 1); }
+  void Weight(int64_t numel, int64_t columns) const {
+    FlatForm* const flat = muon != nullptr ? muon : matrices;
+    Add(flat, numel, 1, 1);
+    flat->columns.back() = columns;
+  }
   // Its gradient is added strip by strip, as its rows are exchanged.
   void Norm(int64_t numel) const { Add(norms, numel, strips, 0); }
   void Exact(int64_t numel) const { Add(exact, numel, 1, 0); }
@@ -48,6 +54,7 @@ struct Adder {
     flat->params.push_back(numel);
     flat->contributions.push_back(contributions);
     flat->products.push_back(products);
+    flat->columns.push_back(0);
   }
 };
 
@@ -56,21 +63,21 @@ void AddBranch(const Adder& add, const ModelConfig& m, char kind) {
   const int64_t c = m.d_model, attn = m.heads * m.HeadDim();
   add.Norm(c);
   if (kind == '*') {
-    add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c);
-    add.Weight(c * attn);
+    add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c, c);
+    add.Weight(c * attn, attn);
   } else if (kind == '-') {
-    add.Weight(m.Ffn() * c);
-    add.Weight(c * m.Ffn());
+    add.Weight(m.Ffn() * c, c);
+    add.Weight(c * m.Ffn(), m.Ffn());
   } else {
     const MambaConfig& mamba = m.mamba;
     const int64_t inner = mamba.heads * mamba.head_dim,
                   conv = inner + 2 * mamba.groups * mamba.state;
-    add.Weight((inner + conv + mamba.heads) * c);
+    add.Weight((inner + conv + mamba.heads) * c, c);
     add.Matrix(conv * 4, 1, 0);
     add.Matrix(conv, 1, 0);
     for (int i = 0; i < 3; ++i) add.Exact(mamba.heads);  // of steps, rates, d
     add.Norm(inner);
-    add.Weight(c * inner);
+    add.Weight(c * inner, inner);
   }
 }
 
@@ -78,8 +85,8 @@ void AddBranch(const Adder& add, const ModelConfig& m, char kind) {
 void AddExpertsBlock(const Adder& add, const ModelConfig& m) {
   const int64_t c = m.d_model, attn = m.heads * m.HeadDim(), f = m.moe.ffn, e = m.moe.experts;
   for (const int64_t numel : {c, c, m.HeadDim(), m.HeadDim()}) add.Norm(numel);
-  add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c);
-  add.Weight(c * attn);
+  add.Weight((attn + 2 * m.KvHeads() * m.HeadDim()) * c, c);
+  add.Weight(c * attn, attn);
   add.Matrix(e * c, 1, 1);  // the router
   add.Experts(e * 2 * f * c);
   add.Experts(e * c * f);
@@ -92,14 +99,18 @@ void AddBlock(const Adder& add, const ModelConfig& m, int64_t block) {
   const int64_t c = m.d_model, f = m.Ffn(), attn = m.heads * m.HeadDim(),
                 qkv = attn + 2 * m.KvHeads() * m.HeadDim();
   const bool gpt2 = m.family == ModelConfig::Family::kGpt2;
-  for (int norm = 0; norm < (gpt2 ? 4 : 2); ++norm) add.Norm(c);
-  add.Split(qkv * c, 1);
+  const auto norm = [&] {
+    for (int part = 0; part < (gpt2 ? 2 : 1); ++part) add.Norm(c);
+  };
+  norm();
+  add.Split(qkv * c, 1, c);
   if (gpt2) add.Split(qkv, 0);
-  add.Split(c * attn, 1);
+  add.Split(c * attn, 1, attn);
   if (gpt2) add.Matrix(c, 1, 0);
-  add.Split((gpt2 ? 1 : 2) * f * c, 1);
+  norm();
+  add.Split((gpt2 ? 1 : 2) * f * c, 1, c);
   if (gpt2) add.Split(f, 0);
-  add.Split(c * f, 1);
+  add.Split(c * f, 1, f);
   if (gpt2) add.Matrix(c, 1, 0);
 }
 
@@ -200,6 +211,7 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
     const int64_t align =
         256 / std::min({flat.encoding_bytes, BytesOf(p.grad_accumulate), BytesOf(p.grad_wire)});
     int64_t end = 0;
+    flat.align = align;
     for (const int64_t numel : flat.params) end += Up(numel, align);
     flat.padded = Up(end, align * flat.shards);
     flat.shard = flat.padded / flat.shards;
@@ -356,6 +368,32 @@ ExchangeForm MuonExchangesOf(const Trial& trial) {
 
 }  // namespace
 
+// With precision.gather=linear a flat that has linears' weights travels in bytes of 8 bits. Once in
+// a step a rank casts its shard and sends the others one row of floats: a magnitude for each scale,
+// and as much of the other parameters, each with the gap behind it, as any shard has; of each
+// matrix and of these in fours.
+bool GatheredInFp8(const Trial& trial, const FlatForm& flat) {
+  return trial.config.precision.gather == WeightGather::kLinear &&
+         std::any_of(flat.columns.begin(), flat.columns.end(), [](int64_t n) { return n > 0; });
+}
+
+int64_t TableRow(const Trial& trial, const FlatForm& flat) {
+  const bool blocks = trial.config.precision.linear == LinearEncoding::kFp8Block;
+  int64_t scales = 0, begin = 0;
+  std::vector<int64_t> rest(static_cast<size_t>(flat.shards));  // by shard
+  for (size_t i = 0; i < flat.params.size(); ++i) {
+    const int64_t numel = flat.params[i], columns = flat.columns[i];
+    if (columns > 0)
+      scales += Up(blocks ? Up(numel / columns, 128) / 128 * (Up(columns, 128) / 128) : 1, 4);
+    const bool last = i + 1 == flat.params.size();
+    const int64_t end = begin + (last ? numel : Up(numel, flat.align));
+    for (int64_t at = begin; columns == 0 && at < end; ++at)
+      ++rest[static_cast<size_t>(at / flat.shard)];
+    begin = end;
+  }
+  return scales + Up(*std::max_element(rest.begin(), rest.end()), 4);
+}
+
 StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
@@ -372,11 +410,17 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
     const int64_t shard = flat.shards;
     const bool every = config.sharding.grad_sync == ShardingConfig::GradSync::kEvery && shard > 1;
     const bool narrow = flat.encoding_bytes < 4;
+    const bool fp8 = GatheredInFp8(trial, flat);
+    const int64_t element = fp8 ? 1 : downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes;
     // Parameters. A cast reads f32; after_update leaves it to AdamW.
     if (shard > 1) {
       e.comm.all_gathers += gathers;
-      e.comm.gathered_bytes += gathers * (shard - 1) * flat.shard *
-                               (downcast == Downcast::kAfterGather ? 4 : flat.encoding_bytes);
+      e.comm.gathered_bytes += gathers * (shard - 1) * flat.shard * element;
+    }
+    if (fp8) e.kernels.cast_bytes += flat.shard * 4;
+    if (fp8 && shard > 1) {
+      e.comm.all_gathers += 1;
+      e.comm.gathered_bytes += (shard - 1) * TableRow(trial, flat) * 4;
     }
     if (narrow && (downcast == Downcast::kPerGather || downcast == Downcast::kInGather))
       e.kernels.cast_bytes += gathers * flat.shard * 4;

@@ -23,6 +23,9 @@ struct FlatForm {
   std::vector<int64_t> contributions;  // of each parameter: gradients added per microbatch
   std::vector<int64_t> products;       // those of them that a matmul forms
   bool muon = false;                   // of matrices that Muon updates
+  // Of each parameter that is a linear's weight: its columns; 0 of others.
+  std::vector<int64_t> columns = {};
+  int64_t align = 1;  // of which each parameter's beginning is a multiple
 };
 
 std::vector<FlatForm> FlatsOf(const Trial& trial);

@@ -50,6 +50,10 @@ class Shards {
       all({balance->bias, balance->load}, balance->flat_begin.axes);
     else if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
       all({momentum->grad, momentum->m, momentum->out}, momentum->shard_axes);
+    else if (const auto* magnitudes = std::get_if<ShardMagnitudesOp<View>>(&op))
+      all({magnitudes->master, magnitudes->row}, magnitudes->flat_begin.axes);
+    else if (const auto* quantize = std::get_if<ShardQuantizeOp<View>>(&op))
+      all({quantize->master, quantize->payload}, quantize->flat_begin.axes);
     else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
       all({muon->ortho, muon->master, muon->compute}, muon->shard_axes);
   }

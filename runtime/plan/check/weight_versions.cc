@@ -17,6 +17,13 @@ void WeightVersions::Ran(const KernelOp& op) {
   } else if (const auto* gather = std::get_if<AllGatherOp<View>>(&op);
              gather != nullptr && gather->shard) {
     Copy(gather->shard, gather->full);
+  } else if (const auto* magnitudes = std::get_if<ShardMagnitudesOp<View>>(&op)) {
+    Copy(magnitudes->master, magnitudes->row);
+  } else if (const auto* scales = std::get_if<FlatScalesOp<View>>(&op)) {
+    Copy(scales->table, scales->scales);
+    if (scales->rest) Copy(scales->table, scales->rest);
+  } else if (const auto* quantize = std::get_if<ShardQuantizeOp<View>>(&op)) {
+    Copy(quantize->master, quantize->payload);
   } else if (const auto* adamw = std::get_if<AdamWOp<View>>(&op)) {
     ++updates_[adamw->master.buffer];
     if (adamw->compute) Copy(adamw->master, adamw->compute);

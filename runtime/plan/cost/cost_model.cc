@@ -297,6 +297,10 @@ WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entri
                            const Mesh& mesh) {
   WirePurposes wire;
   ForEachRun(plan, entries, [&](const PlanOp& op) {
+    if (const auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+        gather != nullptr && op.stream != StreamId::kExchange &&
+        &PurposeOf(*gather, wire) == &wire.parameters)
+      wire.parameters_as[gather->full.layout.dtype] += WireBytes(*gather, mesh);
     std::visit(
         [&](const auto& typed) {
           if constexpr (requires { typed.axes; })

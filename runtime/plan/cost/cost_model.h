@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -78,11 +79,12 @@ PlanCounters CountersOf(const StepPlan& plan, const std::vector<Entry>& entries,
 
 // Wire bytes by what they are for.
 struct WirePurposes {
-  int64_t parameters = 0;         // all-gather of weights
-  int64_t gradients = 0;          // reduce-scatter within the shard group
-  int64_t gradient_replicas = 0;  // all-reduce between replicas
-  int64_t statistics = 0;         // loss and norm, over the world
-  int64_t exchanges = 0;          // rows of the model's values
+  int64_t parameters = 0;                  // all-gather of weights
+  std::map<DType, int64_t> parameters_as;  // these, by what an element travels as
+  int64_t gradients = 0;                   // reduce-scatter within the shard group
+  int64_t gradient_replicas = 0;           // all-reduce between replicas
+  int64_t statistics = 0;                  // loss and norm, over the world
+  int64_t exchanges = 0;                   // rows of the model's values
   bool operator==(const WirePurposes&) const = default;
 };
 WirePurposes WireByPurpose(const StepPlan& plan, const std::vector<Entry>& entries,

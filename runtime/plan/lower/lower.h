@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "kernels/ops/cost.h"
+#include "kernels/ops/fp8_ops.h"
 #include "runtime/base/id_vector.h"
+#include "runtime/base/policies.h"
 #include "runtime/plan/graph/semantic_graph.h"
 #include "runtime/plan/plan_op.h"
 
@@ -19,12 +21,14 @@ struct LowerOptions {
   bool fuse_bias_gelu = true;  // kLinear + kActivation(gelu), and their gradients -> GEMM epilogues
   int64_t loss_chunk_rows = 0;  // rows of logits that exist at once; 0: LossChunkRows
   bool deterministic = true;    // forbids kernels that sum in an order of their own
+  WeightGather gather = WeightGather::kCompute;  // kLinear: of linears in FP8
   bool operator==(const LowerOptions&) const = default;
 };
 
 enum class ProgramRole {
   kActivation,
-  kParam,
+  kParam,        // in FP8, where it is gathered so: its payload
+  kParamScales,  // of that payload
   kParamGrad,
   kInput,  // a source of inputs
   kConstant,
@@ -49,7 +53,8 @@ struct ProgramBuffer {
   ParamId param = {};
   SourceId source = {};
   LossId loss = {};
-  TallyKind tally = TallyKind::kRouter;  // of kTally
+  TallyKind tally = TallyKind::kRouter;                  // of kTally
+  ScaleRounding scale_rounding = ScaleRounding::kExact;  // of kParamScales
 };
 
 struct ProgramOp {

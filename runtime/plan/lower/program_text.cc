@@ -13,6 +13,8 @@ std::string_view Name(ProgramRole role) {
       return "activation";
     case ProgramRole::kParam:
       return "param";
+    case ProgramRole::kParamScales:
+      return "param_scales";
     case ProgramRole::kParamGrad:
       return "param_grad";
     case ProgramRole::kInput:

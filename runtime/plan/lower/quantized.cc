@@ -20,6 +20,11 @@ DType FormatOf(LinearEncoding encoding, Factor::Kind kind) {
   return wide ? DType::kE5M2 : DType::kE4M3;
 }
 
+ScaleRounding RoundingOf(LinearEncoding encoding) {
+  return encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact
+                                                : ScaleRounding::kPowerOfTwo;
+}
+
 // A product sums a's columns and b's rows. On the CPU payloads lie as values do, and a scale of
 // which blocks are square or all serves both sums.
 Along AlongOf(LinearEncoding encoding, const Factor& factor, Side side, Backend backend) {
@@ -91,8 +96,7 @@ const char* SuffixOf(Factor::Kind kind) {
 void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& factor,
           const QuantizedViews::Form& form) {
   QuantizeOp<View> op;
-  op.scale_rounding =
-      encoding == LinearEncoding::kFp8Tensor ? ScaleRounding::kExact : ScaleRounding::kPowerOfTwo;
+  op.scale_rounding = RoundingOf(encoding);
   const auto activation = l.quantized().activations().find(form.value);
   const bool activates = activation != l.quantized().activations().end();
   op.x = l.storage().Read(activates ? activation->second.x : form.value);
@@ -125,11 +129,51 @@ void Make(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& 
   l.Push(op, node, SuffixOf(factor.kind));
 }
 
+// A weight as it is gathered: rows lie as lines of the forward's sum.
+const QuantizedView& GatheredForm(Lowering& l, LinearEncoding encoding, const Factor& factor) {
+  QuantizedView& gathered = l.quantized().Gathered(factor.value);
+  if (gathered.payload) return gathered;
+  gathered.payload = l.storage().Payload(factor.value, FormatOf(encoding, factor.kind));
+  const Layout& x = gathered.payload.layout;
+  const Layout scales =
+      l.options().backend == Backend::kCpu
+          ? ScalesOf(encoding, x, Along::kEither)
+          : cuda::ScalesInPlace(KeyScalesOf(encoding, factor.kind), x.dims[0], x.dims[1]);
+  gathered.scales = l.storage().PayloadScales(factor.value, scales, RoundingOf(encoding));
+  return gathered;
+}
+
+// Of that what the form asks for.
+void Take(Lowering& l, const Node& node, LinearEncoding encoding, const Factor& factor,
+          const QuantizedViews::Form& form) {
+  const QuantizedView& gathered = GatheredForm(l, encoding, factor);
+  if (form.along != Along::kRows) {
+    l.quantized()[form] = gathered;
+    return;
+  }
+  const bool shared = encoding == LinearEncoding::kFp8Tensor;
+  const QuantizedView turned =
+      DeviceForm(l, gathered.payload.layout, l.graph().value(factor.value).name,
+                 KeyScalesOf(encoding, factor.kind), form, shared ? gathered.scales : View{});
+  TurnOp<View> op;
+  op.payload = gathered.payload, op.turned = turned.payload;
+  if (!shared) op.scales = gathered.scales, op.turned_scales = turned.scales;
+  l.Push(op, node, ":turn_weight");
+  l.quantized()[form] = turned;
+}
+
 QuantizedView Quantized(Lowering& l, const Node& node, LinearEncoding encoding,
                         const Factor& factor, Side side) {
   const QuantizedViews::Form form{factor.value, FormatOf(encoding, factor.kind),
                                   AlongOf(encoding, factor, side, l.options().backend)};
-  if (!l.quantized()[form].payload) Make(l, node, encoding, factor, form);
+  const bool gathered =
+      factor.kind == Factor::Kind::kWeight && l.options().gather == WeightGather::kLinear;
+  if (!l.quantized()[form].payload) {
+    if (gathered)
+      Take(l, node, encoding, factor, form);
+    else
+      Make(l, node, encoding, factor, form);
+  }
   const QuantizedView made = l.quantized()[form];
   if (!factor.transposed) return made;
   return {Transposed(made.payload), Transposed(made.scales)};

@@ -8,6 +8,10 @@
 // kFp8Block    powers of two: of 128 elements along the sum;   e4m3                   e4m3
 //              of a weight, of 128 x 128
 //
+// Weights that are gathered in FP8 (LowerOptions::gather) come as payload and scales that fit the
+// forward's sum: no op quantizes them. On the CPU the other sum reads the same ones; on CUDA an op
+// turns them.
+//
 // On CUDA what is summed lies in lines (kernels/ops/cuda_float8.h), so that each sum has a payload
 // of its own: of an activation or a gradient, the one for the other sum comes from the same op.
 //
@@ -68,6 +72,7 @@ class QuantizedViews {
   };
 
   QuantizedView& operator[](const Form& form) { return made_[form]; }
+  QuantizedView& Gathered(ValueId weight) { return gathered_[weight]; }
   std::map<ValueId, ActivationSource>& activations() { return activations_; }
   void ForgetWeights(const SemanticGraph& graph) {
     std::erase_if(made_, [&](const auto& made) {
@@ -77,6 +82,7 @@ class QuantizedViews {
 
  private:
   std::map<Form, QuantizedView> made_;
+  std::map<ValueId, QuantizedView> gathered_;
   std::map<ValueId, ActivationSource> activations_;
 };
 

@@ -112,6 +112,18 @@ View ValueStorage::Grad(ValueId id, Update& update) {
   return Write(id);
 }
 
+View ValueStorage::Payload(ValueId param, DType dtype) {
+  const Value& v = value(param);
+  return Whole(AddBuffer(v.name, ProgramRole::kParam, DenseLayoutOf(dtype, v.dims), v.param));
+}
+
+View ValueStorage::PayloadScales(ValueId param, const Layout& layout, ScaleRounding rounding) {
+  const Value& v = value(param);
+  const BufferId id = AddBuffer(v.name + ".scales", ProgramRole::kParamScales, layout, v.param);
+  buffers_.back().scale_rounding = rounding;
+  return Whole(id);
+}
+
 bool ValueStorage::CanReplace(ValueId old, ValueId id) const {
   return value(old).role == ValueRole::kActivation && value(old).dtype == value(id).dtype &&
          value(old).dims == value(id).dims && !ReadLater(old);

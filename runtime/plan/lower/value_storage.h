@@ -36,6 +36,10 @@ class ValueStorage {
   // accumulated by later ones.
   View Grad(ValueId id, Update& update);
 
+  // A parameter as it is gathered in FP8, in place of Read: its payload, and scales so laid out.
+  View Payload(ValueId param, DType dtype);
+  View PayloadScales(ValueId param, const Layout& layout, ScaleRounding rounding);
+
   View Scalars();
   // A place of its own for what a step tallies; the op that writes it has an Update.
   View Tally(std::string name, TallyKind kind, Layout layout) {

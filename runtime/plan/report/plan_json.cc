@@ -69,6 +69,9 @@ json RecomputeJson(const RecomputeFigures& r) {
 }
 
 json WireJson(const PlanReport& r) {
+  json parameters_as = json::object();
+  for (const auto& [dtype, bytes] : r.wire.parameters_as)
+    parameters_as[std::string(Name(dtype))] = bytes;
   return {
       {"bytes_per_rank_and_step", r.step.wire_bytes()},
       {"by_collective",
@@ -81,7 +84,8 @@ json WireJson(const PlanReport& r) {
         {"gradients", r.wire.gradients},
         {"gradient_replicas", r.wire.gradient_replicas},
         {"statistics", r.wire.statistics},
-        {"exchanges", r.wire.exchanges}}}};
+        {"exchanges", r.wire.exchanges}}},
+      {"parameters_as", parameters_as}};
 }
 
 json FlopsJson(const PlanReport& r) {

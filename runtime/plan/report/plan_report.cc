@@ -33,8 +33,16 @@ LinearEncoding LinearsOf(const StepPlan& plan) {
   return LinearEncoding::kCompute;
 }
 
+// What the plan's gathers of these linears' weights carry.
+WeightGather GatherOf(const StepPlan& plan) {
+  for (const Body& body : plan.bodies)
+    for (const PlanOp& op : body.ops)
+      if (std::holds_alternative<ShardQuantizeOp<View>>(op.op)) return WeightGather::kLinear;
+  return WeightGather::kCompute;
+}
+
 std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const PrecisionPolicy& p,
-                                             LinearEncoding linear) {
+                                             LinearEncoding linear, WeightGather gather) {
   std::map<std::string, std::string> options = {
       {"memory.allocator", Text(o.allocator)},
       {"memory.budget_gib",
@@ -54,6 +62,7 @@ std::map<std::string, std::string> OptionsOf(const PlanOptions& o, const Precisi
   };
   if (p.moments != DType::kF32) options["optimizer.moments"] = Text(p.moments);
   if (linear != LinearEncoding::kCompute) options["precision.linear"] = Text(linear);
+  if (gather != WeightGather::kCompute) options["precision.gather"] = Text(gather);
   return options;
 }
 
@@ -189,7 +198,7 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.shape = in.options.shape;
   r.accumulate = in.options.accumulate;
   r.tokens_per_step = int64_t{r.mesh.data_ranks()} * r.accumulate * r.shape.rows();
-  r.options = OptionsOf(in.options, in.layout.precision, LinearsOf(in.plan));
+  r.options = OptionsOf(in.options, in.layout.precision, LinearsOf(in.plan), GatherOf(in.plan));
   r.memory = MemoryOf(in);
   r.step = CountersOf(in.plan, in.plan.schedule, r.mesh);
   r.prologue = CountersOf(in.plan, in.plan.prologue, r.mesh);

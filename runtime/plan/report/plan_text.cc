@@ -184,6 +184,12 @@ class Writer {
                     BytesText(r_.wire.parameters), BytesText(r_.wire.gradients),
                     BytesText(r_.wire.gradient_replicas), BytesText(r_.wire.statistics)) +
             (r_.wire.exchanges > 0 ? ", exchanged rows " + BytesText(r_.wire.exchanges) : ""));
+    if (r_.wire.parameters_as.contains(DType::kE4M3)) {
+      std::string as;
+      for (const auto& [dtype, bytes] : r_.wire.parameters_as)
+        as += fmt::format("{}{} {}", as.empty() ? "" : ", ", Name(dtype), BytesText(bytes));
+      Row("parameters as", as);
+    }
     Row("moved in memory",
         fmt::format("concatenated {}, cast {}, copied {}", BytesText(s.concatenated_bytes),
                     BytesText(s.cast_bytes), BytesText(s.copied_bytes)));

@@ -16,7 +16,9 @@ IdVector<FlatId, std::vector<int>> CollectReads(const StepBuilder& b) {
       ForEachUse(op.op, [&](const View& view, Access, std::string_view) {
         const ProgramBuffer& buffer = b.program.buffer(view.buffer);
         if (buffer.role != ProgramRole::kParam) return;
-        std::vector<int>& reads = all[b.layout.param(buffer.param).flat];
+        const FlatId flat = b.layout.param(buffer.param).flat;
+        if (buffer.layout.dtype != b.GatheredAs(flat)) return;  // of the rest, which all ranks have
+        std::vector<int>& reads = all[flat];
         if (reads.empty() || reads.back() != position) reads.push_back(position);
       });
       ++position;
@@ -75,11 +77,11 @@ void ParamPass::AddStay(const GatherSegment& segment, FlatId id) {
   const BufferScope scope = segment.carried      ? BufferScope::kCarried
                             : segment.whole_step ? BufferScope::kStep
                                                  : BufferScope::kMicrobatch;
-  BufferPlan how{PoolTag::kParam, id.value, segment.slot ? segment.unit : UnitId{},
-                 flat.key.encoding, segment.whole_step};
-  stay.bucket =
-      b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(flat.key.encoding),
-                   BufferClass::kSlots, scope, how);
+  const DType gathered = b_.GatheredAs(id);
+  BufferPlan how{PoolTag::kParam, id.value, segment.slot ? segment.unit : UnitId{}, gathered,
+                 segment.whole_step};
+  stay.bucket = b_.AddBuffer("bucket/" + flat.name + suffix, flat.padded_numel * Bytes(gathered),
+                             BufferClass::kSlots, scope, how);
   if (b_.options.downcast == Downcast::kAfterGather && flat.key.encoding != DType::kF32 &&
       b_.Shards(id) > 1) {
     how.dtype = DType::kF32;
@@ -103,9 +105,15 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   View resolved = view;
   resolved.offset = placement.begin + view.offset;
   const FlatParam& flat = b_.layout.flat(placement.flat);
-  MR_CHECK(view.layout.dtype == flat.key.encoding,
+  const FlatEncodingRef& encoding = b_.encodings[placement.flat];
+  if (encoding && view.layout.dtype == flat.key.encoding) {
+    resolved.offset = RestBegin(*encoding, placement) + view.offset;
+    resolved.buffer = b_.Slot(kRestSlot, placement.flat).buffer;
+    return resolved;
+  }
+  MR_CHECK(view.layout.dtype == b_.GatheredAs(placement.flat),
            "parameter {} is read as {} but its gather encoding is {}", placement.spec.name,
-           Name(view.layout.dtype), Name(flat.key.encoding));
+           Name(view.layout.dtype), Name(b_.GatheredAs(placement.flat)));
   if (const View part = b_.in_era ? b_.Part(placement.flat) : View{};
       part && param == flat.params.back()) {
     MR_CHECK(view.offset == 0 && view.rank_stride == part.layout.numel(),
@@ -120,6 +128,8 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
     const View gathered = b_.in_era ? b_.Gathered(placement.flat) : View{};
     if (gathered)
       resolved.buffer = gathered.buffer;
+    else if (encoding)
+      resolved.buffer = b_.Slot(kPayloadSlot, placement.flat).buffer;
     else
       resolved.buffer = (flat.key.encoding == DType::kF32 ? b_.Master(placement.flat)
                                                           : b_.Compute(placement.flat))
@@ -135,12 +145,20 @@ View ParamPass::Resolve(const View& view, ParamId param, int position) const {
   MR_FAIL("no gathered bucket of {} covers position {}", flat.name, position);
 }
 
+View ParamPass::ResolveScales(const View& view, ParamId param) const {
+  const ParamPlacement& placement = b_.layout.param(param);
+  View resolved = view;
+  resolved.buffer = b_.Slot(kScalesSlot, placement.flat).buffer;
+  resolved.offset = ScalesBegin(*b_.encodings[placement.flat], placement) + view.offset;
+  return resolved;
+}
+
 void ParamPass::EmitGather(Stay& stay) {
   const FlatId id = stay.flat;
   const FlatParam& flat = b_.layout.flat(id);
   const View master = b_.Master(id);
   const View compute = b_.Compute(id);
-  const View bucket = WholeView(stay.bucket, flat.key.encoding, flat.padded_numel);
+  const View bucket = WholeView(stay.bucket, b_.GatheredAs(id), flat.padded_numel);
   const bool gathers = b_.Shards(id) > 1;
   const auto fills = [&] {  // the op emitted next writes the bucket first
     if (stay.segment.carried)
@@ -162,7 +180,9 @@ void ParamPass::EmitGather(Stay& stay) {
   };
   if (b_.options.downcast != Downcast::kAfterGather || flat.key.encoding == DType::kF32 || !gathers)
     fills();
-  if (flat.key.encoding == DType::kF32) {
+  if (b_.encodings[id]) {
+    gather(b_.Slot(kPayloadSlot, id), bucket);
+  } else if (flat.key.encoding == DType::kF32) {
     gather(master, bucket);
   } else if (b_.options.downcast == Downcast::kAfterUpdate) {
     gather(compute, bucket);

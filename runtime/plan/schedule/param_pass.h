@@ -22,6 +22,9 @@ class ParamPass {
   // of the microbatch.
   View Resolve(const View& view, ParamId param, int position) const;
 
+  // The scales of a parameter that is gathered in FP8.
+  View ResolveScales(const View& view, ParamId param) const;
+
   // Emits the gathers issued before `position`. `first`: first microbatch of the step, where
   // whole-step segments are gathered. `more`: another microbatch follows, whose carried segments
   // this one gathers; position == ops emits what is left.

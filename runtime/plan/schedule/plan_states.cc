@@ -26,7 +26,9 @@ std::string ContentOf(const Program& program, BufferId constant) {
   return text;
 }
 
-void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayout* states) {
+// `encoded`: it is kept so, not in the compute dtype.
+void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast,
+             const FlatEncodingRef& encoded, StateLayout* states) {
   const FlatParam& flat = layout.flat(id);
   const auto name = [&](std::string_view slot) { return fmt::format("{}/{}", slot, flat.name); };
   for (const StateSlot& slot : flat.slots())
@@ -36,7 +38,9 @@ void AddFlat(const ShardLayout& layout, FlatId id, Downcast downcast, StateLayou
                  .saved = true,
                  .slot = std::string(slot.name),
                  .flat = id});
-  if (downcast == Downcast::kAfterUpdate && flat.key.encoding != DType::kF32)
+  if (encoded)
+    AddEncodedStates(layout, id, *encoded, states);
+  else if (downcast == Downcast::kAfterUpdate && flat.key.encoding != DType::kF32)
     states->Add({.name = name("compute"),
                  .layout = DenseLayout(flat.key.encoding, {flat.shard_numel}),
                  .cls = BufferClass::kParameters,
@@ -110,7 +114,10 @@ void AddEra(const ShardLayout& layout, const PlanOptions& options, const Program
   for (const ProgramBuffer& buffer : program.buffers) {
     if (buffer.role != ProgramRole::kParam) continue;
     const FlatId id = layout.param(buffer.param).flat;
-    if (IsResident(layout, options, id) || states->Slot(kGatheredSlot, id) ||
+    // Beside f32 masters the run keeps weights that training gathers in FP8 as payloads alone.
+    const bool kept =
+        layout.flat(id).key.encoding == DType::kF32 || !states->Slot(kPayloadSlot, id);
+    if ((kept && IsResident(layout, options, id)) || states->Slot(kGatheredSlot, id) ||
         states->Slot(kPartSlot, id))
       continue;
     AddKept(layout, KeptPartOf(layout, program, id), id, states);
@@ -124,6 +131,21 @@ void AddEra(const ShardLayout& layout, const PlanOptions& options, const Program
                    .writer = StateWriter::kPrologue,
                    .of_weights = true,
                    .content = "zeros"});
+}
+
+// Of what any of them reads in FP8, which all that read it read alike.
+FlatEncodings EncodingsOfAll(const ShardLayout& layout,
+                             const std::vector<const Program*>& programs) {
+  FlatEncodings all(layout.flats.size());
+  for (const Program* program : programs) {
+    const FlatEncodings of = FlatEncodingsOf(layout, *program);
+    for (const FlatId flat : of.ids()) {
+      MR_CHECK(!of[flat] || !all[flat] || *of[flat] == *all[flat],
+               "programs of one run read {} in two encodings", layout.flat(flat).name);
+      if (of[flat]) all[flat] = of[flat];
+    }
+  }
+  return all;
 }
 
 // Those of parameters and gradients; that of exchanges where a program has one.
@@ -155,8 +177,10 @@ std::string CommScratchState(StreamId stream) { return fmt::format("comm/{}", Na
 StateLayout PlanStates(const ShardLayout& layout, const PlanOptions& options,
                        const std::vector<const Program*>& programs) {
   StateLayout states;
-  for (const FlatId flat : layout.flat_ids()) AddFlat(layout, flat, options.downcast, &states);
   MR_CHECK(!programs.empty(), "states of a run without programs");
+  const FlatEncodings encodings = EncodingsOfAll(layout, programs);
+  for (const FlatId flat : layout.flat_ids())
+    AddFlat(layout, flat, options.downcast, encodings[flat], &states);
   const Program& any = *programs.front();
   for (const Program* program : programs)
     MR_CHECK(program->sources == any.sources && program->losses == any.losses,

@@ -172,6 +172,9 @@ class Planner {
         case ProgramRole::kParam:
           view = params_.Resolve(view, buffer.param, position);
           break;
+        case ProgramRole::kParamScales:
+          view = params_.ResolveScales(view, buffer.param);
+          break;
         case ProgramRole::kParamGrad:
           view = grads_.Resolve(view, buffer.param);
           MR_CHECK(update != nullptr, "{}: the gradient {} has no update", OpName(op), name);
@@ -278,6 +281,7 @@ class Planner {
     MuonPass(b_, grads_).Emit();
     for (FlatId flat : params_.order()) {
       EmitUpdate(b_, flat, grads_.final_grad(flat));
+      if (b_.layout.flat(flat).key.trainable) EmitEncoded(b_, flat);
       params_.EmitCarriedGathers(flat);
     }
     return body;
@@ -291,9 +295,10 @@ class Planner {
       CastOp<View> cast;
       cast.x = b_.Master(flat);
       cast.out = b_.Compute(flat);
-      if (!cast.out) continue;
-      b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flat(flat).name,
-              b_.layout.flat(flat).key.unit);
+      if (cast.out)
+        b_.Emit(cast, StreamId::kGather, "downcast/" + b_.layout.flat(flat).name,
+                b_.layout.flat(flat).key.unit);
+      EmitEncoded(b_, flat);
     }
     if (b_.in_era) EmitEra(b_);
     if (b_.trains)

@@ -59,16 +59,31 @@ StepBuilder::StepBuilder(const ShardLayout& shard_layout, const StateLayout& run
       states(run_states),
       program(microbatch),
       options(plan_options),
+      encodings(FlatEncodingsOf(shard_layout, microbatch)),
       in_era(InEra(microbatch)),
       trains(std::any_of(
           microbatch.buffers.begin(), microbatch.buffers.end(),
-          [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kParamGrad; })) {
+          [](const ProgramBuffer& buffer) { return buffer.role == ProgramRole::kParamGrad; })),
+      tables(shard_layout.flats.size()) {
   plan.name = name;
   plan.losses = program.losses;
   plan.execution = options.execution;
   plan.notes = program.choices;
+  for (const FlatId flat : encodings.ids())
+    if (encodings[flat]) CheckEncoded(flat);
   AddStates();
   AddTallies();
+}
+
+void StepBuilder::CheckEncoded(FlatId flat) const {
+  MR_CHECK(!in_era && options.downcast == Downcast::kAfterUpdate,
+           "the {} plan reads {} in FP8, which is formed once after each update, for steps and "
+           "evaluation",
+           plan.name, layout.flat(flat).name);
+  const BufferId payload = states.Slot(kPayloadSlot, flat);
+  MR_CHECK(payload && states.tensor(payload).content == ToString(*encodings[flat]),
+           "the states of the run were made without what the {} plan reads of {} in FP8", plan.name,
+           layout.flat(flat).name);
 }
 
 BufferId StepBuilder::AddBuffer(const std::string& name, int64_t bytes, BufferClass cls,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/id_vector.h"
+#include "runtime/plan/schedule/flat_encoding.h"
 #include "runtime/plan/schedule/planner.h"
 
 namespace millrace {
@@ -95,6 +96,11 @@ struct StepBuilder {
   View Gathered(FlatId flat) const { return Slot(kGatheredSlot, flat); }
   View Part(FlatId flat) const { return Slot(kPartSlot, flat); }  // absent: the era has it whole
 
+  // In which a flat parameter's bucket has it.
+  DType GatheredAs(FlatId flat) const {
+    return encodings[flat] ? DType::kE4M3 : layout.flat(flat).key.encoding;
+  }
+
   int Shards(FlatId flat) const { return layout.mesh.Size(layout.flat(flat).shard); }
   StatsRow stats_row() const { return StatsRowOf(layout, program); }
   const std::string& UnitLabel(FlatId flat) const { return layout.flat(flat).name; }
@@ -103,8 +109,9 @@ struct StepBuilder {
   const StateLayout& states;
   const Program& program;
   const PlanOptions& options;
-  const bool in_era;  // it has caches
-  const bool trains;  // the program has gradients: the plan is a step, with an update
+  const FlatEncodings encodings;  // of what the program reads in FP8
+  const bool in_era;              // it has caches
+  const bool trains;              // the program has gradients: the plan is a step, with an update
   StepPlan plan;
   IdVector<BufferId, BufferPlan> how;
   std::vector<ReducePoint> reduces;
@@ -113,10 +120,12 @@ struct StepBuilder {
   IdVector<BufferId, std::vector<std::pair<int, int>>> produced;
   // By the program's buffer; absent where that is none.
   IdVector<BufferId, BufferId> constants;
+  IdVector<FlatId, BufferId> tables;  // of magnitudes, once formed
   IdVector<BufferId, View> tallies;
   View tallied, overflows;  // all of them; of these what may overflow. Absent: none
 
  private:
+  void CheckEncoded(FlatId flat) const;
   void AddStates();
   void AddTallies();
   void AttachScratch(KernelOp& op, StreamId stream);

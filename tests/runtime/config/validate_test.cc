@@ -345,6 +345,27 @@ TEST_CASE("linears in FP8 are refused with what they cannot be beside", "[config
   REQUIRE(Problems({kSynthetic}, {"precision.linear=fp8"}).size() == 1);
 }
 
+TEST_CASE("weights gathered in FP8 are refused with what they cannot be beside",
+          "[config][validate]") {
+  const std::string linear = "precision.gather=linear", fp8 = "precision.linear=fp8_block";
+  REQUIRE(Problems({kSynthetic}, {linear, fp8}).empty());
+  REQUIRE(Problems({kSynthetic}, {linear, "precision.linear=fp8_tensor"}).empty());
+  const auto refused = [&](const std::vector<std::string>& sets, const std::string& why) {
+    const auto problems = Problems({kSynthetic}, sets);
+    INFO(why);
+    REQUIRE(problems.size() == 1);
+    REQUIRE(problems[0].find("precision.gather = \"linear\"") != std::string::npos);
+    REQUIRE(problems[0].find(why) != std::string::npos);
+  };
+  refused({linear}, "linear goes with precision.linear fp8_tensor or fp8_block");
+  for (const std::string downcast : {"per_gather", "after_gather"})
+    refused({linear, fp8, "precision.compute=bf16", "sharding.downcast=" + downcast},
+            "with linear, sharding.downcast after_update is allowed");
+  refused({linear, fp8, "model.family=qwen3_moe", "model.moe.experts=4", "model.moe.top_k=2"},
+          "without experts it can be linear, with them compute is allowed");
+  REQUIRE(Problems({kSynthetic}, {"precision.gather=fp8"}).size() == 1);
+}
+
 TEST_CASE("fp16 is refused with what it cannot be beside", "[config][validate]") {
   const std::string fp16 = "precision.compute=fp16";
   REQUIRE(Problems({kSynthetic}, {fp16, "precision.grad_accumulate=fp16",

@@ -57,6 +57,24 @@ std::vector<PlanCase> Cases() {
   c.mesh = {1, 1};
   cases.push_back(c);
   for (const PlanCase& split : test::SplitCases()) cases.push_back(split);
+  c.model = test::TinyGpt2(3);  // with biases, which stay in the compute dtype
+  c.mesh = {2, 2};
+  c.linears = LinearEncoding::kFp8Block;
+  c.gather = WeightGather::kLinear;
+  c.precision = test::Mixed(DType::kBF16, DType::kF32, DType::kBF16);
+  c.recompute = Recompute::kNone;
+  c.options = {};
+  c.options.downcast = Downcast::kAfterUpdate;
+  c.options.accumulate = 2;
+  cases.push_back(c);
+  c.model = test::TinyLlama(3);
+  c.mesh = Mesh(1, 2).With(Axis::kContext, 2);
+  c.model.seq_len = 8;
+  c.linears = LinearEncoding::kFp8Tensor;
+  c.precision = {};
+  c.options.allocator = AllocatorKind::kMaxPool;
+  c.options.accumulate = 1;
+  cases.push_back(c);
   return cases;
 }
 
@@ -181,6 +199,9 @@ TEST_CASE("a gather, cast or zeroing that does nothing is reported", "[plan][che
             return concat->update == Update::kOverwrite;
           return std::holds_alternative<AllGatherOp<View>>(op.op) ||
                  std::holds_alternative<CastOp<View>>(op.op) ||
+                 std::holds_alternative<ShardMagnitudesOp<View>>(op.op) ||
+                 std::holds_alternative<FlatScalesOp<View>>(op.op) ||
+                 std::holds_alternative<ShardQuantizeOp<View>>(op.op) ||
                  std::holds_alternative<ReduceScatterOp<View>>(op.op);
         },
         [](PlanOp& op) {

@@ -71,6 +71,57 @@ TEST_CASE("the plans of a run follow each other in any order", "[plan][seams]") 
       }
 }
 
+PlanCase InFp8() {
+  PlanCase c = Llama();
+  c.model = test::TinyGpt2(2);  // with biases
+  c.linears = LinearEncoding::kFp8Block;
+  c.gather = WeightGather::kLinear;
+  return c;
+}
+
+TEST_CASE("so they do where weights are gathered in FP8, each state of which a prologue forms",
+          "[plan][seams]") {
+  for (const Mesh mesh : {Mesh{1, 1}, Mesh{2, 2}}) {
+    PlanCase c = InFp8();
+    c.mesh = mesh;
+    const RunPlans right = RunOf(c);
+    REQUIRE(FirstOf(right, c) == "none");
+    for (const StepPlan& plan : right.plans) CheckPlan(plan, c.mesh, 1);
+    REQUIRE_FALSE(right.states.Find("compute/h.0"));
+    for (const char* name : {"payload/h.0", "scales/h.0", "rest/h.0"}) {
+      INFO(name);
+      const BufferId state = right.states.Of(name);
+      RunPlans run = right;
+      std::erase(PlanIn(run, "train").seam.defines, state);
+      REQUIRE(FirstOf(run, c) == "none");  // others form it again
+      std::erase(PlanIn(run, "eval").prologue_seam.defines, state);
+      REQUIRE_THAT(FirstOf(run, c), Contains("the eval plan reads the state " + std::string(name)));
+    }
+  }
+}
+
+TEST_CASE("what is gathered of shards in FP8 goes over the axes that shard them", "[plan][seams]") {
+  PlanCase c = InFp8();
+  c.mesh = Mesh(2, 2).With(Axis::kContext, 2);
+  c.model.seq_len = 8;
+  const RunPlans right = RunOf(c);
+  REQUIRE(FirstOf(right, c) == "none");
+  int changed = 0;
+  for (size_t p = 0; p < right.plans.size(); ++p)
+    for (size_t b = 0; b < right.plans[p].bodies.size(); ++b)
+      for (size_t o = 0; o < right.plans[p].bodies[b].ops.size(); ++o) {
+        RunPlans run = right;
+        PlanOp& op = run.plans[p].bodies[b].ops[o];
+        auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
+        if (gather == nullptr || op.stream != StreamId::kGather) continue;
+        gather->axes = AxisSet{Axis::kReplicate, Axis::kContext};
+        INFO(Describe(op, run.plans[p]));
+        CHECK_THAT(FirstOf(run, c), Contains("but the shards of"));
+        changed += op.label.starts_with("gather_magnitudes/");
+      }
+  CHECK(changed == 2 * 4);  // blocks, in the update and in each plan's prologue
+}
+
 // Two axes of one size could be taken for each other, and bytes would not tell.
 PlanCase OfEightRanks(Downcast downcast) {
   PlanCase c = Llama();

@@ -37,7 +37,8 @@ struct TinyPlan {
 
 inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
                         const PrecisionPolicy& precision, PlanOptions options,
-                        LinearEncoding linears = LinearEncoding::kCompute) {
+                        LinearEncoding linears = LinearEncoding::kCompute,
+                        WeightGather gather = WeightGather::kCompute) {
   const std::unique_ptr<Model> model = MakeModel(model_options);
   TinyPlan tiny{model->spec(), PlanShards(model->spec(), mesh, precision), options, {}, {}, {}};
   ForwardBuilder builder(model->spec(), options.shape, precision.compute, precision.norm_params);
@@ -48,6 +49,7 @@ inline TinyPlan PlanFor(const ModelOptions& model_options, Mesh mesh,
   tiny.recompute = GivenRecompute(forward, Recompute::kNone);
   LowerOptions lower;
   lower.backend = options.backend;
+  lower.gather = gather;
   const Program program = Lower(AddGradients(std::move(forward), Recompute::kNone), lower);
   tiny.plan = PlanStep(tiny.layout, PlanStates(tiny.layout, options, {&program}), program, options,
                        "train");

@@ -172,6 +172,18 @@ TEST_CASE("with FP8 in blocks, prefill and decode have the training forward's bi
     }
 }
 
+TEST_CASE("so they have where training gathers weights in FP8, on one rank and on two", "[fp8]") {
+  for (const Family family : {Family::kGpt2, Family::kLlama})
+    for (const Precision precision : {Precision::kFp32, Precision::kBf16})
+      for (const int world : {1, 2}) {
+        Trial trial = GeneratingTrial(family, precision, world);
+        trial.config.precision.linear = LinearEncoding::kFp8Block;
+        const Generated expected = RequireLogits(trial);
+        trial.config.precision.gather = WeightGather::kLinear;
+        static_cast<void>(RequireLogits(trial, &expected));
+      }
+}
+
 TEST_CASE("with FP8 in blocks, a sequence's score does not depend on those beside it", "[fp8]") {
   Base base = Float8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
   Widen(base.trial.config);
@@ -238,6 +250,15 @@ void WidenForCuda(Config& config) {
   config.model.ffn = 160;
   config.model.seq_len = 48;
   config.train.micro_batch = 4;
+}
+
+TEST_CASE("on CUDA weights are not gathered in FP8 yet, which is said by name", "[fp8]") {
+  Base base = Float8Base(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  WidenForCuda(base.trial.config);
+  base.trial.config.precision.gather = WeightGather::kLinear;
+  CHECK_THAT(RefusalOf([&] { Assemble(base.trial.config, 1, CudaTraits(), {"train"}); }),
+             Catch::Matchers::Contains("precision.gather is linear") &&
+                 Catch::Matchers::Contains("compute is allowed"));
 }
 
 TEST_CASE("on CUDA one op makes both forms of an operand, each in lines of what is summed",
@@ -311,8 +332,12 @@ TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "
 
 TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the update", "[fp8]") {
   for (const LinearEncoding linear : kEncodings)
-    for (const float bad : {NAN, INFINITY}) {
-      const Base base = Float8Base(Family::kLlama, linear, Precision::kFp32, 1, 1);
+    for (const auto& [bad, gather] : {std::pair{NAN, WeightGather::kCompute},
+                                      {INFINITY, WeightGather::kCompute},
+                                      {NAN, WeightGather::kLinear},
+                                      {INFINITY, WeightGather::kLinear}}) {
+      Base base = Float8Base(Family::kLlama, linear, Precision::kFp32, 1, 1);
+      base.trial.config.precision.gather = gather;
       RunEngines(base.trial, [&](RankContext& rank) {
         rank.engine.InitWeights(7);
         MR_CHECK(StepOn(rank, base.trial.config, 0).applied == 1, "a step of finite weights");
@@ -320,7 +345,7 @@ TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the upd
         std::vector<float> shard = rank.engine.ReadShard("master", FlatId{1});
         *std::max_element(shard.begin() + std::ssize(shard) / 2, shard.end()) = bad;
         rank.engine.WriteShard("master", FlatId{1}, shard);
-        MR_CHECK(StepOn(rank, base.trial.config, 1).applied == 0, "a step with a {}", bad);
+        MR_CHECK(StepOn(rank, base.trial.config, 1).applied == 0, "a step with such a weight");
       });
     }
 }

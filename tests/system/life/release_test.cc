@@ -113,6 +113,20 @@ TEST_CASE("steps and answers have the same bits with memory released between the
   RequireSameBits(gathers);
 }
 
+TEST_CASE("so they have where weights are gathered in FP8, between steps, eras and evaluation",
+          "[release][ranks]") {
+  if (TestRanks().captures()) return;  // GPUs keep no caches in FP8
+  for (const int world : {1, 2}) {
+    Trial trial = GeneratingTrial(ModelConfig::Family::kGpt2, Precision::kBf16, world);
+    trial.config.sharding.downcast = ShardingConfig::Downcast::kAfterUpdate;
+    trial.config.precision.linear = LinearEncoding::kFp8Block;
+    const std::string wide = BitsOf(trial, [](Engine&) {});
+    trial.config.precision.gather = WeightGather::kLinear;
+    REQUIRE(FirstDifference(wide, BitsOf(trial, [](Engine&) {})) == "");
+    RequireSameBits(trial);
+  }
+}
+
 TEST_CASE("however they are executed", "[release][world1]") {
   Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kBf16);
   trial.config.sharding.downcast = ShardingConfig::Downcast::kAfterUpdate;

@@ -111,6 +111,26 @@ TEST_CASE("so it is where models or sequences are split over ranks") {
       }
 }
 
+TEST_CASE("so it is where weights are gathered in FP8, or in some legs alone") {
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+    for (const LinearEncoding linear : {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block})
+      for (const auto& [world, replicate] : {std::pair{1, 1}, {3, 1}, {4, 2}}) {
+        INFO("world " << world << " replicate " << replicate);
+        Trial trial =
+            MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16, world, 2)
+                .trial;
+        trial.config.parallel.replicate = replicate;
+        trial.config.precision.linear = linear;
+        trial.config.precision.gather = WeightGather::kLinear;
+        CheckResume(trial);
+        trial.steps = kSteps;
+        const Outcome other = RunInLegs(trial, [](Trial& now, int64_t leg) {
+          if (leg == 1) now.config.precision.gather = WeightGather::kCompute;
+        });
+        REQUIRE(other.Bits() == RunTrial(trial).Bits());
+      }
+}
+
 // Experts whose routers have biases.
 Trial WithExperts(Precision precision, int world, int64_t accumulate) {
   Trial trial =

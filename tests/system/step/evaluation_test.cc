@@ -97,6 +97,27 @@ TEST_CASE("evaluation and generation between steps change no bit and no counter 
       }
 }
 
+TEST_CASE("so they do where weights are gathered in FP8, with the bits of those that are not") {
+  for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
+    for (const auto& [world, replicate] : {std::pair{1, 1}, {2, 1}, {4, 2}}) {
+      Trial trial =
+          MakeBase(family, family == ModelConfig::Family::kGpt2, Precision::kBf16, world, 2).trial;
+      trial.config.parallel.replicate = replicate;
+      trial.config.precision.linear = LinearEncoding::kFp8Block;
+      trial.steps = 8;
+      const Mixed wide = RunMixed(trial);
+      trial.config.precision.gather = WeightGather::kLinear;
+      const Outcome alone = RunTrial(trial);
+      const Mixed narrow = RunMixed(trial);
+      INFO("world " << world << " replicate " << replicate);
+      REQUIRE(narrow.outcome.Bits() == alone.Bits());
+      REQUIRE(narrow.outcome.counters[0] == alone.counters[0]);
+      REQUIRE(narrow.outcome.Bits() == wide.outcome.Bits());
+      REQUIRE(narrow.losses == wide.losses);
+      REQUIRE(narrow.logits == wide.logits);
+    }
+}
+
 TEST_CASE("evaluation and generation see the weights of the last step, in any world") {
   Trial trial = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kFp32, 1, 1).trial;
   trial.config.train.micro_batch = 6;
@@ -120,28 +141,32 @@ TEST_CASE("evaluation and generation see the weights of the last step, in any wo
 TEST_CASE("weights written from outside are what the next step, evaluation and token use") {
   Trial trial = MakeBase(ModelConfig::Family::kLlama, false, Precision::kBf16, 2, 1).trial;
   trial.all_plans = true;
-  for (const auto downcast :
-       {ShardingConfig::Downcast::kAfterUpdate, ShardingConfig::Downcast::kPerGather}) {
-    trial.config.sharding.downcast = downcast;
-    std::vector<double> fresh(2), again(2), evaluated_fresh(2), evaluated_again(2);
-    RunEngines(trial, [&](RankContext& rank) {
-      const auto r = static_cast<size_t>(rank.rank);
-      rank.engine.InitWeights(1);
-      fresh[r] = StepOn(rank, trial.config, 0).loss;
-      rank.engine.InitWeights(1);
-      evaluated_fresh[r] = rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
-      rank.engine.InitWeights(2);
-      StepOn(rank, trial.config, 0);
-      rank.engine.InitWeights(1);  // after a step, whose carried gathers hold the other weights
-      again[r] = StepOn(rank, trial.config, 0).loss;
-      rank.engine.InitWeights(2);
-      rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
-      rank.engine.InitWeights(1);
-      evaluated_again[r] = rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
-    });
-    REQUIRE(again == fresh);
-    REQUIRE(evaluated_again == evaluated_fresh);
-  }
+  for (const bool fp8 : {false, true})
+    for (const auto downcast :
+         {ShardingConfig::Downcast::kAfterUpdate, ShardingConfig::Downcast::kPerGather}) {
+      trial.config.sharding.downcast = downcast;
+      trial.config.precision.linear = fp8 ? LinearEncoding::kFp8Tensor : LinearEncoding::kCompute;
+      trial.config.precision.gather = fp8 ? WeightGather::kLinear : WeightGather::kCompute;
+      if (!Valid(trial)) continue;
+      std::vector<double> fresh(2), again(2), evaluated_fresh(2), evaluated_again(2);
+      RunEngines(trial, [&](RankContext& rank) {
+        const auto r = static_cast<size_t>(rank.rank);
+        rank.engine.InitWeights(1);
+        fresh[r] = StepOn(rank, trial.config, 0).loss;
+        rank.engine.InitWeights(1);
+        evaluated_fresh[r] = rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
+        rank.engine.InitWeights(2);
+        StepOn(rank, trial.config, 0);
+        rank.engine.InitWeights(1);  // after a step, whose carried gathers hold the other weights
+        again[r] = StepOn(rank, trial.config, 0).loss;
+        rank.engine.InitWeights(2);
+        rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
+        rank.engine.InitWeights(1);
+        evaluated_again[r] = rank.engine.EvalLossSum(HeldOut(trial.config, 0, 2, rank.rank));
+      });
+      REQUIRE(again == fresh);
+      REQUIRE(evaluated_again == evaluated_fresh);
+    }
 }
 
 }  // namespace

@@ -24,6 +24,8 @@ function fillTables() {
   const purposes = {parameters: 'parameters', gradients: 'gradients', gradient_replicas: 'gradients between replicas', statistics: 'statistics', exchanges: 'exchanged rows'};
   const wire = Object.entries(w.by_collective).map(([k, v]) => ({cells: [k.replace('_', '-'), v.count, bytesText(v.bytes)]}));
   for (const [k, v] of Object.entries(w.by_purpose)) wire.push({cells: ['for ' + purposes[k], '', bytesText(v)]});
+  const as = Object.entries(w.parameters_as);
+  if (as.length > 1) for (const [k, v] of as) wire.push({cells: ['parameters as ' + k, '', bytesText(v)]});
   wire.push({cells: ['concatenated', '', bytesText(s.concatenated_bytes)]}, {cells: ['cast', '', bytesText(s.cast_bytes)]}, {cells: ['copied', '', bytesText(s.copied_bytes)]});
   const kinds = report.roofline.by_kind.map((k) => ({value: k.seconds, cells: [k.kind, k.count, secondsText(k.seconds), percent(k.seconds, t.roofline_s), countText(k.flops),
     bytesText(k.read_bytes + k.write_bytes), bytesText(k.wire_bytes), k.bound]}));

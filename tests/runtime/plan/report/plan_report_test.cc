@@ -290,7 +290,8 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "wire.by_purpose.gradient_"
       "replicas\nwire.by_"
       "purpose.gradients\n"
-      "wire.by_purpose.parameters\nwire.by_purpose.statistics\nwire.bytes_per_rank_and_step\n");
+      "wire.by_purpose.parameters\nwire.by_purpose.statistics\nwire.bytes_per_rank_and_step\n"
+      "wire.parameters_as\nwire.parameters_as.f32\n");
   REQUIRE(report["plan"]["hash"] == r.hash);
   REQUIRE(report["options"]["sharding.reshard"] == "after_forward");
   REQUIRE(report["memory"]["arena_bytes"].is_number_integer());
@@ -310,6 +311,35 @@ TEST_CASE("options name what linears multiply where that is FP8", "[plan][report
   CHECK_FALSE(options(LinearEncoding::kCompute).contains("precision.linear"));
   for (const LinearEncoding linears : {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block})
     CHECK(options(linears).at("precision.linear") == Name(linears));
+}
+
+TEST_CASE("a plan says what gathered parameters travel as", "[plan][report]") {
+  const auto report = [](WeightGather gather) {
+    PlanOptions options = SmallBatch(1);
+    options.downcast = Downcast::kAfterUpdate;
+    PrecisionPolicy precision;
+    precision.compute = DType::kBF16;
+    return PlanFor(SmallModel(2), {1, 2}, precision, options, LinearEncoding::kFp8Block, gather)
+        .Report(test::SlowMachine());
+  };
+  const PlanReport wide = report(WeightGather::kCompute), narrow = report(WeightGather::kLinear);
+  CHECK_FALSE(wide.options.contains("precision.gather"));
+  CHECK(narrow.options.at("precision.gather") == "linear");
+  CHECK(PlanReportText(wide).find("parameters as") == std::string::npos);
+  CHECK(PlanReportText(narrow).find("e4m3 ") != std::string::npos);
+  for (const PlanReport& r : {wide, narrow}) {
+    int64_t sum = 0;
+    for (const auto& [dtype, bytes] : r.wire.parameters_as) sum += bytes;
+    CHECK(sum == r.wire.parameters);
+    const json figures = PlanReportJson(r, OpList::kNone)["wire"]["parameters_as"];
+    CHECK(figures.size() == r.wire.parameters_as.size());
+    CHECK(figures["bf16"] == r.wire.parameters_as.at(DType::kBF16));
+  }
+  // Of two blocks, each gathered once: half a bucket of 8 bits where it was one of 16.
+  const int64_t block = Padded({96 * 32, 96, 32 * 32, 32, 128 * 32, 128, 32 * 128, 32}, 4);
+  CHECK(narrow.wire.parameters_as.at(DType::kE4M3) == 2 * block / 2);
+  CHECK(wide.wire.parameters_as.at(DType::kBF16) - narrow.wire.parameters_as.at(DType::kBF16) ==
+        2 * block / 2 * 2);
 }
 
 TEST_CASE("a plan in FP8 says at what rate the machine multiplies it", "[plan][report]") {
