@@ -132,9 +132,18 @@ class Validator {
             {"precision.gather", "sharding.downcast"},
             "payloads are made once after each update; with linear, sharding.downcast after_update "
             "is allowed, or precision.gather compute");
-    Require(!config_.model.Has('E'), {"precision.gather", "model.family", "model.pattern"},
+    Require(!config_.model.Has('E'), {"precision.gather", KeyOfExperts()},
             "experts are gathered in the compute dtype, together with their block; without experts "
             "it can be linear, with them compute is allowed");
+  }
+
+  // Which key gives the model its experts.
+  std::string KeyOfExperts() const {
+    const auto in = [](const std::optional<std::string>& pattern) {
+      return pattern && pattern->find('E') != std::string::npos;
+    };
+    if (in(config_.model.pattern)) return "model.pattern";
+    return in(config_.model.mtp.pattern) ? "model.mtp.pattern" : "model.family";
   }
 
   void Float16() {

@@ -363,6 +363,15 @@ TEST_CASE("weights gathered in FP8 are refused with what they cannot be beside",
             "with linear, sharding.downcast after_update is allowed");
   refused({linear, fp8, "model.family=qwen3_moe", "model.moe.experts=4", "model.moe.top_k=2"},
           "without experts it can be linear, with them compute is allowed");
+  const std::vector<std::string> hybrid = {linear, fp8, "model.family=nemotron_h",
+                                           "model.pattern=M*", "model.mtp.depth=1"};
+  const auto with = [&](const std::string& set) {
+    std::vector<std::string> sets = hybrid;
+    sets.push_back(set);
+    return sets;
+  };
+  REQUIRE(Problems({kSynthetic}, with("model.mtp.pattern=*-")).empty());
+  refused(with("model.mtp.pattern=*E"), "model.mtp.pattern = \"*E\"");
   REQUIRE(Problems({kSynthetic}, {"precision.gather=fp8"}).size() == 1);
 }
 
