@@ -296,6 +296,34 @@ TEST_CASE("an update that does not gather for the next step is reported as stale
                Contains("[step 2 microbatch 0]") && Contains("bucket/embed"));
 }
 
+TEST_CASE("an update that leaves what is gathered in FP8 as it was is reported as stale",
+          "[plan][checker]") {
+  PlanCase c;
+  c.mesh = {1, 2};
+  c.linears = LinearEncoding::kFp8Block;
+  c.gather = WeightGather::kLinear;
+  c.options.downcast = Downcast::kAfterUpdate;
+  const StepPlan plan = test::PlanOf(c);
+  RequireProved(plan, c.mesh);
+  const auto update = std::find_if(plan.bodies.begin(), plan.bodies.end(),
+                                   [](const Body& body) { return body.name == "update"; });
+  const std::map<std::string, std::vector<std::string>> left = {
+      {"scales/h.0", {"scales/h.0", "rest/h.0"}}, {"quantize/h.0", {"payload/h.0"}}};
+  for (const auto& [label, states] : left) {
+    StepPlan wrong = plan;
+    std::vector<PlanOp>& ops = wrong.bodies[static_cast<size_t>(update - plan.bodies.begin())].ops;
+    const auto op =
+        std::find_if(ops.begin(), ops.end(), [&](const PlanOp& of) { return of.label == label; });
+    REQUIRE(op != ops.end());
+    op->op = BeginStepOp<View>{};
+    std::string all;
+    for (const Violation& violation : FindViolations(wrong, c.mesh, 1))
+      if (violation.kind == ViolationKind::kStale) all += violation.message + "\n";
+    for (const std::string& state : states)
+      CHECK_THAT(all, Contains("reads " + state + ", made from master/h.0 before its latest"));
+  }
+}
+
 TEST_CASE("logits survive until the host reads them", "[plan][checker]") {
   PlanCase c;
   c.kind = "generate";

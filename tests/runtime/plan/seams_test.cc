@@ -112,14 +112,22 @@ TEST_CASE("what is gathered of shards in FP8 goes over the axes that shard them"
       for (size_t o = 0; o < right.plans[p].bodies[b].ops.size(); ++o) {
         RunPlans run = right;
         PlanOp& op = run.plans[p].bodies[b].ops[o];
-        auto* gather = std::get_if<AllGatherOp<View>>(&op.op);
-        if (gather == nullptr || op.stream != StreamId::kGather) continue;
-        gather->axes = AxisSet{Axis::kReplicate, Axis::kContext};
+        const AxisSet others{Axis::kReplicate, Axis::kContext};
+        if (op.stream != StreamId::kGather) continue;
+        if (auto* gather = std::get_if<AllGatherOp<View>>(&op.op))
+          gather->axes = others;
+        else if (auto* magnitudes = std::get_if<ShardMagnitudesOp<View>>(&op.op))
+          magnitudes->flat_begin.axes = others;
+        else if (auto* quantize = std::get_if<ShardQuantizeOp<View>>(&op.op))
+          quantize->flat_begin.axes = others;
+        else
+          continue;
         INFO(Describe(op, run.plans[p]));
         CHECK_THAT(FirstOf(run, c), Contains("but the shards of"));
-        changed += op.label.starts_with("gather_magnitudes/");
+        for (const char* what : {"magnitudes/", "gather_magnitudes/", "quantize/"})
+          changed += op.label.starts_with(what);
       }
-  CHECK(changed == 2 * 4);  // blocks, in the update and in each plan's prologue
+  CHECK(changed == 3 * 2 * 4);  // of two blocks, in the update and in each plan's prologue
 }
 
 // Two axes of one size could be taken for each other, and bytes would not tell.
