@@ -331,6 +331,50 @@ TEST_CASE("what the backend cannot run is refused with op and value", "[plan][lo
   }
 }
 
+// Sizes past a block of 128 that cuBLASLt takes.
+ModelOptions GptOfMultiplesOf16() {
+  ModelOptions options = TinyGpt2(2);
+  options.d_model = 144;
+  options.blocks = EqualBlocks(2, {.heads = 3, .kv_heads = 3, .head_dim = 48},
+                               {.width = 160, .activation = ActivationKind::kGelu});
+  options.seq_len = 16;
+  return options;
+}
+
+TEST_CASE("a weight gathered in FP8 is quantized nowhere; on CUDA it is turned for its other sum",
+          "[plan][lower]") {
+  const LinearEncoding linears = GENERATE(LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block);
+  const Recompute recompute = GENERATE(Recompute::kNone, Recompute::kBlock);
+  LowerOptions lower = Options(true, 512);
+  lower.backend = GENERATE(Backend::kCpu, Backend::kCuda);
+  lower.gather = WeightGather::kLinear;
+  const ModelOptions options = GptOfMultiplesOf16();
+  const std::unique_ptr<Model> model = MakeModel(options);
+  ForwardBuilder builder(model->spec(), {.batch = 2, .seq = options.seq_len}, DType::kBF16,
+                         DType::kF32);
+  builder.EncodeLinears(linears);
+  model->EmitForward(builder, HeadMode::kTrainLoss);
+  const Program program = Lower(AddGradients(std::move(builder).Finish(), recompute), lower);
+  const auto quantizes_weight = [](const ProgramOp& op) {
+    return op.label.ends_with(":quantize_weight");
+  };
+  for (const auto* ops : {&program.forward, &program.backward})
+    CHECK(std::none_of(ops->begin(), ops->end(), quantizes_weight));
+  const auto role = [&](const View& view) { return program.buffer(view.buffer).role; };
+  std::set<BufferId> turned;
+  for (const ProgramOp& op : program.backward)
+    if (const auto* turn = std::get_if<TurnOp<View>>(&op.op)) {
+      INFO(op.label);
+      CHECK(role(turn->payload) == ProgramRole::kParam);
+      CHECK(static_cast<bool>(turn->scales) == (linears == LinearEncoding::kFp8Block));
+      if (turn->scales) CHECK(role(turn->scales) == ProgramRole::kParamScales);
+      CHECK(turned.insert(turn->payload.buffer).second);
+    }
+  // Four linears of each of two blocks.
+  CHECK(std::ssize(turned) == (lower.backend == Backend::kCuda ? 8 : 0));
+  CHECK(CountOps<TurnOp<View>>(program) == std::ssize(turned));
+}
+
 TEST_CASE("a rotation whose input is read again cannot happen in place, and is refused",
           "[plan][lower]") {
   SemanticGraph graph = ForwardOf(TinyLlama());
