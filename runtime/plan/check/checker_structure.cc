@@ -59,14 +59,15 @@ class Structure {
   }
 
   void Constants() {
+    const StepWrites writes(plan_);
     for (const Body& body : plan_.bodies)
       for (const PlanOp& op : body.ops) {
         const auto* row = std::get_if<RowLinearOp<View>>(&op.op);
-        if (row != nullptr && row->constant && !ReadsConstants(plan_, *row))
+        if (row != nullptr && row->constant && !writes.AreConstant(*row))
           Report(ViolationKind::kStructure,
                  fmt::format("{} reads early what an op of the step writes", op.label));
         const auto* attention = std::get_if<CachedAttentionOp<View>>(&op.op);
-        if (attention != nullptr && !FindsItsCache(plan_, *attention))
+        if (attention != nullptr && !writes.FindsItsCache(*attention))
           Report(ViolationKind::kStructure,
                  fmt::format("{} reads early what another op of the step writes", op.label));
       }

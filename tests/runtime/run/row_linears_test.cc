@@ -160,7 +160,7 @@ TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
     CastOp<View> write;
     write.x = write.out = row.*operand;
     ops[0].op = write;
-    CHECK(!ReadsConstants(changed, row));
+    CHECK(!StepWrites(changed).AreConstant(row));
     const auto found = FindViolations(changed, run.layout.mesh, 1);
     CHECK(std::any_of(found.begin(), found.end(), [](const Violation& v) {
       return v.message.find("reads early what an op of the step writes") != std::string::npos;
@@ -171,8 +171,8 @@ TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
   // What is no state shares its bytes with others, whoever writes it.
   StepPlan shared = plan;
   shared.buffer(row.weight.buffer).scope = BufferScope::kMicrobatch;
-  CHECK(!ReadsConstants(shared, row));
-  CHECK(ReadsConstants(plan, row));
+  CHECK(!StepWrites(shared).AreConstant(row));
+  CHECK(StepWrites(plan).AreConstant(row));
 }
 
 TEST_CASE("what another op of the step writes is not where attention finds its rows",
@@ -189,14 +189,14 @@ TEST_CASE("what another op of the step writes is not where attention finds its r
     });
     REQUIRE(found != ops.end());
     const auto& attention = std::get<Attention>(found->op);
-    CHECK(FindsItsCache(plan, attention));
+    CHECK(StepWrites(plan).FindsItsCache(attention));
     for (const View Attention::*operand :
          {&Attention::at, &Attention::slots, &Attention::pages, &Attention::cache}) {
       StepPlan changed = plan;
       CastOp<View> write;
       write.x = write.out = attention.*operand;
       changed.bodies[static_cast<size_t>(plan.schedule[0].body)].ops[0].op = write;
-      CHECK(!FindsItsCache(changed, attention));
+      CHECK(!StepWrites(changed).FindsItsCache(attention));
       const auto violations = FindViolations(changed, run.layout.mesh, 1);
       CHECK(std::any_of(violations.begin(), violations.end(), [](const Violation& v) {
         return v.message.find("reads early what another op of the step writes") !=
@@ -206,7 +206,7 @@ TEST_CASE("what another op of the step writes is not where attention finds its r
     // A cache that two runs of the body write is not only what earlier steps have left.
     StepPlan twice = plan;
     twice.schedule.push_back(twice.schedule.front());
-    CHECK(!FindsItsCache(twice, attention));
+    CHECK(!StepWrites(twice).FindsItsCache(attention));
   }
 }
 
