@@ -277,6 +277,14 @@ Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int wo
   return base;
 }
 
+Base MakeFloat8Base(ModelConfig::Family family, LinearEncoding linear, Precision precision,
+                    int world, int64_t accumulate) {
+  Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, world, accumulate);
+  base.trial.config.precision.linear = linear;
+  base.name += fmt::format(", {}", Name(linear));
+  return base;
+}
+
 void MakeTensor(Base& base, int64_t tensor) {
   base.name += fmt::format(", tensor {}", tensor);
   Config& config = base.trial.config;

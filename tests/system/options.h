@@ -51,6 +51,11 @@ void SetPrecision(Config& config, Precision precision);
 std::string Name(Precision precision);
 Base MakeBase(ModelConfig::Family family, bool tied, Precision precision, int world,
               int64_t accumulate);
+// The same with linears in FP8; tied for GPT-2, untied for others.
+inline constexpr LinearEncoding kFloat8Encodings[] = {LinearEncoding::kFp8Tensor,
+                                                      LinearEncoding::kFp8Block};
+Base MakeFloat8Base(ModelConfig::Family family, LinearEncoding linear, Precision precision,
+                    int world, int64_t accumulate);
 // Seven blocks in units of 1, 1, 3, 1 and 1, in which the allocators differ.
 void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.

@@ -9,7 +9,6 @@
 namespace millrace::test {
 namespace {
 
-constexpr LinearEncoding kEncodings[] = {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block};
 using Family = ModelConfig::Family;
 
 // Sizes that GPUs take, past a block of 128 in each direction and no multiple of it.
@@ -120,7 +119,7 @@ void CheckBits(LinearEncoding linear) {
 }
 
 TEST_CASE("FP8 on a GPU: what may not change a bit does not, and FP8 is at work", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings) {
+  for (const LinearEncoding linear : kFloat8Encodings) {
     DYNAMIC_SECTION(Name(linear)) { CheckBits(linear); }
   }
 }

@@ -15,16 +15,7 @@
 namespace millrace::test {
 namespace {
 
-constexpr LinearEncoding kEncodings[] = {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block};
 using Family = ModelConfig::Family;
-
-Base Float8Base(Family family, LinearEncoding linear, Precision precision, int world,
-                int64_t accumulate) {
-  Base base = MakeBase(family, family == Family::kGpt2, precision, world, accumulate);
-  base.trial.config.precision.linear = linear;
-  base.name += std::string(", ") + std::string(Name(linear));
-  return base;
-}
 
 // Sizes past a block of 128 in each direction, and no multiple of it.
 void Widen(Config& config) {
@@ -62,16 +53,16 @@ void CheckOptions(const Base& base) {
 }
 
 TEST_CASE("linears in FP8: no option changes a bit, on one to three ranks", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const Family family : {Family::kGpt2, Family::kLlama})
       for (const int world : {1, 2, 3})
-        CheckOptions(Float8Base(family, linear, world == 2 ? Precision::kFp32 : Precision::kBf16All,
-                                world, 3));
+        CheckOptions(MakeFloat8Base(family, linear,
+                                    world == 2 ? Precision::kFp32 : Precision::kBf16All, world, 3));
 }
 
 TEST_CASE("linears in FP8, larger than a block: no option changes a bit", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings) {
-    Base base = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    Base base = MakeFloat8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
     Widen(base.trial.config);
     base.trial.steps = 2;
     CheckOptions(base);
@@ -90,8 +81,8 @@ std::map<std::string, int> Quantized(const StepPlan& plan, Phase phase) {
 
 TEST_CASE("each form of an operand is quantized once", "[fp8]") {
   using Count = std::map<std::string, int>;
-  for (const LinearEncoding linear : kEncodings) {
-    Base base = Float8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    Base base = MakeFloat8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
     const int linears = 4 * static_cast<int>(base.trial.config.model.layers);
     const AssembledRun run = PlanOf(base.trial);
     const StepPlan& plan = run.plans.Of("train");
@@ -110,7 +101,7 @@ TEST_CASE("each form of an operand is quantized once", "[fp8]") {
 
 // The golden runs cannot tell: powers of two move no number that is in the format's normal range.
 TEST_CASE("blocks lie along what a product sums, and those of weights are square", "[fp8]") {
-  Base base = Float8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  Base base = MakeFloat8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
   Widen(base.trial.config);
   const auto dims = [](const View& view) {
     return std::pair{view.layout.dims[0], view.layout.dims[1]};
@@ -139,11 +130,11 @@ TEST_CASE("blocks lie along what a product sums, and those of weights are square
 
 TEST_CASE("ranks that share sequences or have experts of their own train with linears in FP8",
           "[fp8]") {
-  for (const LinearEncoding linear : kEncodings) {
-    Base context = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    Base context = MakeFloat8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
     context.trial.config.model.seq_len = 12;
     context.trial.config.parallel.context = 2;
-    Base experts = Float8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
+    Base experts = MakeFloat8Base(Family::kLlama, linear, Precision::kBf16, 2, 2);
     MakeExperts(experts, 2);
     for (const Base& base : {context, experts}) {
       INFO(base.name);
@@ -185,7 +176,7 @@ TEST_CASE("so they have where training gathers weights in FP8, on one rank and o
 }
 
 TEST_CASE("with FP8 in blocks, a sequence's score does not depend on those beside it", "[fp8]") {
-  Base base = Float8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  Base base = MakeFloat8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
   Widen(base.trial.config);
   const Config& config = base.trial.config;
   base.trial.plans = {"train", "eval", "score"};
@@ -253,7 +244,7 @@ void WidenForCuda(Config& config) {
 }
 
 TEST_CASE("on CUDA weights are not gathered in FP8 yet, which is said by name", "[fp8]") {
-  Base base = Float8Base(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
+  Base base = MakeFloat8Base(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
   WidenForCuda(base.trial.config);
   base.trial.config.precision.gather = WeightGather::kLinear;
   CHECK_THAT(RefusalOf([&] { Assemble(base.trial.config, 1, CudaTraits(), {"train"}); }),
@@ -264,8 +255,8 @@ TEST_CASE("on CUDA weights are not gathered in FP8 yet, which is said by name", 
 TEST_CASE("on CUDA one op makes both forms of an operand, each in lines of what is summed",
           "[fp8]") {
   using Count = std::map<std::string, int>;
-  for (const LinearEncoding linear : kEncodings) {
-    Base base = Float8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    Base base = MakeFloat8Base(Family::kGpt2, linear, Precision::kBf16, 1, 1);
     WidenForCuda(base.trial.config);
     const int linears = 4 * static_cast<int>(base.trial.config.model.layers);
     const AssembledRun run = Assemble(base.trial.config, 1, CudaTraits(), {"train", "eval"});
@@ -295,8 +286,8 @@ TEST_CASE("on CUDA one op makes both forms of an operand, each in lines of what 
 
 TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "[fp8]") {
   using Catch::Matchers::Contains;
-  for (const LinearEncoding linear : kEncodings) {
-    Base base = Float8Base(Family::kLlama, linear, Precision::kBf16, 1, 1);
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    Base base = MakeFloat8Base(Family::kLlama, linear, Precision::kBf16, 1, 1);
     Config& config = base.trial.config;
     WidenForCuda(config);
     const auto refusal = [&](const PlanSelection& plans) {
@@ -331,12 +322,12 @@ TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "
 }
 
 TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the update", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const auto& [bad, gather] : {std::pair{NAN, WeightGather::kCompute},
                                       {INFINITY, WeightGather::kCompute},
                                       {NAN, WeightGather::kLinear},
                                       {INFINITY, WeightGather::kLinear}}) {
-      Base base = Float8Base(Family::kLlama, linear, Precision::kFp32, 1, 1);
+      Base base = MakeFloat8Base(Family::kLlama, linear, Precision::kFp32, 1, 1);
       base.trial.config.precision.gather = gather;
       RunEngines(base.trial, [&](RankContext& rank) {
         rank.engine.InitWeights(7);

@@ -11,16 +11,7 @@
 namespace millrace::test {
 namespace {
 
-constexpr LinearEncoding kEncodings[] = {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block};
 using Family = ModelConfig::Family;
-
-Base BaseOf(Family family, LinearEncoding linear, Precision precision, int world,
-            int64_t accumulate) {
-  Base base = MakeBase(family, family == Family::kGpt2, precision, world, accumulate);
-  base.trial.config.precision.linear = linear;
-  base.name += std::string(", ") + std::string(Name(linear));
-  return base;
-}
 
 // Sizes past a block of 128 in each direction, and no multiple of it.
 void Widen(Config& config) {
@@ -69,13 +60,13 @@ TEST_CASE("weights gathered in FP8 have the bits of those quantized behind the g
   struct Shape {
     int world, replicate, context;
   };
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const Family family : {Family::kGpt2, Family::kLlama, Family::kNemotronH})
       for (const Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kBf16All})
         for (const Shape& s :
              {Shape{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {4, 2, 1}, {2, 2, 1}, {4, 1, 2}}) {
           if (s.context > 1 && family == Family::kNemotronH) continue;
-          Base base = BaseOf(family, linear, precision, s.world, 2);
+          Base base = MakeFloat8Base(family, linear, precision, s.world, 2);
           base.trial.config.parallel.replicate = s.replicate;
           base.trial.config.parallel.context = s.context;
           if (s.context > 1) base.trial.config.model.seq_len = 8;
@@ -84,29 +75,30 @@ TEST_CASE("weights gathered in FP8 have the bits of those quantized behind the g
 }
 
 TEST_CASE("so they have with every other option, on one to three ranks", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const Family family : {Family::kGpt2, Family::kLlama})
       for (const int world : {1, 2, 3})
-        CheckBase(
-            BaseOf(family, linear, world == 2 ? Precision::kFp32 : Precision::kBf16All, world, 3),
-            true);
+        CheckBase(MakeFloat8Base(family, linear,
+                                 world == 2 ? Precision::kFp32 : Precision::kBf16All, world, 3),
+                  true);
 }
 
 // What is frozen is quantized once, by the prologue; Muon's matrices lie in flats of their own.
 TEST_CASE("so they have where groups are frozen or updated otherwise", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const Family family : {Family::kGpt2, Family::kLlama, Family::kNemotronH})
       for (const bool muon : {false, true})
         for (const int world : {1, 3}) {
           if (muon && family == Family::kNemotronH) continue;  // the groups name a Transformer's
-          Base base = BaseOf(family, linear, Precision::kBf16, world, 2);
+          Base base = MakeFloat8Base(family, linear, Precision::kBf16, world, 2);
           SetGroups(base.trial.config, muon);
           INFO(base.name << (muon ? ", muon" : ""));
           REQUIRE(Valid(InFp8(base.trial)));
           CHECK(RunTrial(InFp8(base.trial)).Bits() == RunTrial(base.trial).Bits());
         }
   for (const int world : {1, 3}) {
-    Base base = BaseOf(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, world, 2);
+    Base base =
+        MakeFloat8Base(Family::kLlama, LinearEncoding::kFp8Block, Precision::kBf16, world, 2);
     base.trial.config.optimizer.name = OptimizerKind::kMuon;
     CheckBase(base, false);
   }
@@ -114,9 +106,9 @@ TEST_CASE("so they have where groups are frozen or updated otherwise", "[fp8]") 
 
 // Evaluation reads nothing of the blocks that predict further.
 TEST_CASE("so they have where blocks predict further tokens", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const int world : {1, 2}) {
-      Base base = BaseOf(Family::kNemotronH, linear, Precision::kBf16, world, 2);
+      Base base = MakeFloat8Base(Family::kNemotronH, linear, Precision::kBf16, world, 2);
       base.trial.config.model.mtp.depth = 1;
       base.trial.config.model.mtp.pattern = "*-";
       base.trial.all_plans = true;
@@ -127,17 +119,17 @@ TEST_CASE("so they have where blocks predict further tokens", "[fp8]") {
 
 // Each unit of several blocks is one flat.
 TEST_CASE("so they have where units have several blocks, with every option", "[fp8]") {
-  Base base = BaseOf(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 2, 2);
+  Base base = MakeFloat8Base(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 2, 2);
   MakeUneven(base);
   CheckBase(base, true);
 }
 
 // Blocks and parameters are cut by the borders of shards.
 TEST_CASE("so they have where matrices are larger than a block", "[fp8]") {
-  for (const LinearEncoding linear : kEncodings)
+  for (const LinearEncoding linear : kFloat8Encodings)
     for (const Family family : {Family::kGpt2, Family::kLlama})
       for (const int world : {1, 2, 3, 4}) {
-        Base base = BaseOf(family, linear, Precision::kBf16, world, 2);
+        Base base = MakeFloat8Base(family, linear, Precision::kBf16, world, 2);
         Widen(base.trial.config);
         base.trial.steps = 2;
         CheckBase(base, false);
