@@ -88,7 +88,20 @@ TEST_CASE("what is not cached, has no place or lies in another era is refused") 
     CHECK_THAT(s.ErrorOf([&](DecodeRow& row) { row.pages = pages; }), Contains("page 72 of 72"));
     DecodeRow twice[2] = {s.NextRow(), s.NextRow()};
     SampledToken sampled[2];
-    CHECK_THROWS_WITH(s.model.Decode(twice, sampled), Contains("one row at most"));
+    CHECK_THROWS_WITH(s.model.Decode(twice, sampled), Contains("one place in a call at most"));
+    PrefillRows rests[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const Sequence& of = s.sequences[i];
+      rests[i] = {.slot = of.slot,
+                  .tokens = std::span(of.tokens).first(4),
+                  .first = 0,
+                  .pages = of.pages,
+                  .sampling = &kGreedy};
+    }
+    CHECK_THROWS_WITH(s.model.PrefillTogether(rests, sampled), Contains("tokens of one call"));
+    rests[1] = rests[0];
+    CHECK_THROWS_WITH(s.model.PrefillTogether(rests, sampled),
+                      Contains("one place in a call at most"));
     CHECK_FALSE(s.Differs([](DecodeRow&) {}));  // no refusal has changed what is cached
     // One weight is written; nothing is drawn with the old ones, nor with the new ones from keys
     // that the old ones made.
