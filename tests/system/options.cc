@@ -285,6 +285,14 @@ Base MakeFloat8Base(ModelConfig::Family family, LinearEncoding linear, Precision
   return base;
 }
 
+void WidenPastBlocks(Config& config) {
+  config.model.d_model = 132;
+  config.model.heads = 3;
+  config.model.head_dim = 44;
+  config.model.kv_heads = config.model.family == ModelConfig::Family::kGpt2 ? 3 : 1;
+  config.model.ffn = 140;
+}
+
 void MakeTensor(Base& base, int64_t tensor) {
   base.name += fmt::format(", tensor {}", tensor);
   Config& config = base.trial.config;

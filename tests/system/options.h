@@ -56,6 +56,8 @@ inline constexpr LinearEncoding kFloat8Encodings[] = {LinearEncoding::kFp8Tensor
                                                       LinearEncoding::kFp8Block};
 Base MakeFloat8Base(ModelConfig::Family family, LinearEncoding linear, Precision precision,
                     int world, int64_t accumulate);
+// Sizes past a block of 128 in each direction, and no multiple of it.
+void WidenPastBlocks(Config& config);
 // Seven blocks in units of 1, 1, 3, 1 and 1, in which the allocators differ.
 void MakeUneven(Base& base);
 // The same with blocks split over `tensor` ranks, 2 or 3; sizes that these divide.

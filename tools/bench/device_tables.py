@@ -237,7 +237,8 @@ def long_runs(folder):
             if "result" in row:
                 kept.setdefault((row["group"], row["variant"], row["round"]), row["result"])
                 commits.setdefault((row["group"], row["variant"]), {})[file["commit"][:7]] = row["date"][:10]
-    found = {(group, variant, seed): kept[group, variant, seed] for group, variant, seed in sorted(kept, key=lambda key: [of for of, *_ in kept].index(key[0]))}
+    models = list(dict.fromkeys(model for model, *_ in kept))
+    found = {key: kept[key] for key in sorted(kept, key=lambda key: models.index(key[0]))}
     lines = []
     for model, variant in dict.fromkeys((group, variant) for group, variant, _ in found):
         of = {seed: result for (group, name, seed), result in found.items() if (group, name) == (model, variant)}

@@ -13,13 +13,8 @@ namespace {
 
 using Family = ModelConfig::Family;
 
-// Sizes past a block of 128 in each direction, and no multiple of it.
 void Widen(Config& config) {
-  config.model.d_model = 132;
-  config.model.heads = 3;
-  config.model.head_dim = 44;
-  config.model.kv_heads = config.model.family == Family::kGpt2 ? 3 : 1;
-  config.model.ffn = 140;
+  WidenPastBlocks(config);
   config.model.layers = 3;
 }
 
