@@ -203,7 +203,7 @@ std::vector<Key> PrecisionKeys() {
           "behind each gather, or with `linear` (`precision.linear` in FP8) payloads of 8 bits. "
           "Each rank makes these of its shard once after the update, and all ranks have the "
           "scales. Half the gathered bytes of bf16; the same bits in every result and file. "
-          "`sharding.downcast=after_update`, no experts; on CPUs."),
+          "`sharding.downcast=after_update`, no experts."),
       KEY(precision.grad_accumulate, any,
           "Gradients summed over microbatches. fp16: with `precision.compute` fp16 alone."),
       KEY(precision.grad_wire, any,

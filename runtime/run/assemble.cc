@@ -148,10 +148,6 @@ std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
              backend == Backend::kCpu || config.precision.compute != PrecisionConfig::Format::kFp16,
              "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 are "
              "allowed, or execution.backend=cpu");
-  MR_REQUIRE(ErrorCode::kConfig,
-             backend == Backend::kCpu || config.precision.gather == WeightGather::kCompute,
-             "precision.gather is linear, which GPUs do not gather yet; compute is allowed, which "
-             "has the same bits, or execution.backend=cpu");
   const std::string why = WhyNoFloat8Rows(config, backend);
   MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
   std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));

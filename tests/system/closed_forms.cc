@@ -418,6 +418,10 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
       e.comm.gathered_bytes += gathers * (shard - 1) * flat.shard * element;
     }
     if (fp8) e.kernels.cast_bytes += flat.shard * 4;
+    // On CUDA each backward turns its payloads.
+    if (fp8 && TestRanks().Traits(trial.world).backend == Backend::kCuda)
+      for (size_t i = 0; i < flat.params.size(); ++i)
+        e.kernels.copied_bytes += flat.columns[i] > 0 ? accumulate * flat.params[i] : 0;
     if (fp8 && shard > 1) {
       e.comm.all_gathers += 1;
       e.comm.gathered_bytes += (shard - 1) * TableRow(trial, flat) * 4;

@@ -113,9 +113,38 @@ void CheckBits(LinearEncoding linear) {
   with("recompute block", [](Config& c) { c.memory.recompute = Recompute::kBlock; });
   with("concat direct", [](Config& c) { c.sharding.grad_concat = GradConcat::kDirect; });
   with("concat every", [](Config& c) { c.sharding.grad_concat = GradConcat::kEvery; });
+  with("gathered in FP8", [](Config& c) { c.precision.gather = WeightGather::kLinear; });
+  with("gathered in FP8, recompute block", [](Config& c) {
+    c.precision.gather = WeightGather::kLinear;
+    c.memory.recompute = Recompute::kBlock;
+  });
   Trial compute = base.trial;
   compute.config.precision.linear = LinearEncoding::kCompute;
   CHECK(RunTrial(compute).Bits() != reference.Bits());
+}
+
+// The borders of shards cut blocks and parameters; GPT-2 has biases, which come with the scales.
+TEST_CASE("weights gathered in FP8 on GPUs have the bits of those quantized behind the gather",
+          "[fp8]") {
+  const int world = HaveDevices(2) ? 2 : 1;
+  for (const LinearEncoding linear : kFloat8Encodings)
+    for (const Family family : {Family::kGpt2, Family::kLlama}) {
+      Base base = GpuBase(family, linear, Precision::kBf16, 2);
+      base.trial.world = world;
+      base.trial.steps = 4;
+      base.trial.config.execution.deterministic = true;
+      INFO(base.name << " on " << world << " ranks");
+      const Outcome reference = RunTrial(base.trial);
+      REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
+      base.trial.config.precision.gather = WeightGather::kLinear;
+      for (const GraphMode graph : {GraphMode::kStep, GraphMode::kMicrobatch, GraphMode::kOff}) {
+        base.trial.config.execution.graph = graph;
+        const Outcome narrow = RunTrial(base.trial);
+        CHECK(narrow.Bits() == reference.Bits());
+        CHECK(narrow.plan_hash != reference.plan_hash);
+        RequireCounters(base.trial, narrow);
+      }
+    }
 }
 
 TEST_CASE("FP8 on a GPU: what may not change a bit does not, and FP8 is at work", "[fp8]") {

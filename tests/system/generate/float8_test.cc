@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/plan/cost/cost_model.h"
 #include "runtime/run/eval/score.h"
 #include "runtime/run/generate/inference_plans.h"
 #include "tests/system/generate/cached_sequences.h"
@@ -238,13 +239,57 @@ void WidenForCuda(Config& config) {
   config.train.micro_batch = 4;
 }
 
-TEST_CASE("on CUDA weights are not gathered in FP8 yet, which is said by name", "[fp8]") {
-  Base base = MakeFloat8Base(Family::kGpt2, LinearEncoding::kFp8Block, Precision::kBf16, 1, 1);
-  WidenForCuda(base.trial.config);
-  base.trial.config.precision.gather = WeightGather::kLinear;
-  CHECK_THAT(RefusalOf([&] { Assemble(base.trial.config, 1, CudaTraits(), {"train"}); }),
-             Catch::Matchers::Contains("precision.gather is linear") &&
-                 Catch::Matchers::Contains("compute is allowed"));
+// Each microbatch's backward sums weights along their other dim: recomputed or not, once each.
+TEST_CASE("on CUDA weights gathered in FP8 are turned once in each backward, and else only read",
+          "[fp8]") {
+  for (const LinearEncoding linear : kFloat8Encodings)
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kBlock}) {
+      Base base = MakeFloat8Base(Family::kGpt2, linear, Precision::kBf16, 2, 3);
+      Config& config = base.trial.config;
+      WidenForCuda(config);
+      config.memory.recompute = recompute;
+      const auto planned = [&](WeightGather gather) {
+        config.precision.gather = gather;
+        return Assemble(config, 2, CudaTraits(), {"train", "eval"});
+      };
+      const AssembledRun wide = planned(WeightGather::kCompute),
+                         narrow = planned(WeightGather::kLinear);
+      const StepPlan& train = narrow.plans.Of("train");
+      const int linears = 4 * static_cast<int>(config.model.layers), variants = 3;
+      for (const Phase phase : {Phase::kForward, Phase::kBackward})
+        CHECK_FALSE(Quantized(train, phase).contains("quantize_weight"));
+      const auto turns = [](const StepPlan& plan, Phase phase) {
+        int count = 0;
+        for (const Body& body : plan.bodies)
+          for (const PlanOp& op : body.ops)
+            count += body.phase == phase && std::holds_alternative<TurnOp<View>>(op.op);
+        return count;
+      };
+      CHECK(turns(train, Phase::kForward) == 0);
+      CHECK(turns(train, Phase::kBackward) == variants * linears);
+      CHECK(turns(narrow.plans.Of("eval"), Phase::kForward) == 0);
+      // Operands lie as in a plan that quantizes them.
+      const auto operands = [](const StepPlan& plan) {
+        std::vector<std::string> layouts;
+        for (const Body& body : plan.bodies)
+          for (const PlanOp& op : body.ops)
+            if (const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+                product != nullptr && product->scaling != Scaling::kNone)
+              for (const View& view :
+                   {product->a, product->a_scales, product->b, product->b_scales})
+                layouts.push_back(op.label + " " + ToString(view.layout));
+        return layouts;
+      };
+      CHECK(operands(train) == operands(wide.plans.Of("train")));
+      int64_t weights = 0;
+      for (const ParamPlacement& param : narrow.layout.params)
+        if (narrow.layout.IsBlock(param.flat) && param.dims.size() == 2) weights += param.numel();
+      const auto copied = [](const AssembledRun& run) {
+        const StepPlan& plan = run.plans.Of("train");
+        return CountersOf(plan, plan.schedule, run.layout.mesh).copied_bytes;
+      };
+      CHECK(copied(narrow) - copied(wide) == 3 * weights);
+    }
 }
 
 TEST_CASE("on CUDA one op makes both forms of an operand, each in lines of what is summed",
