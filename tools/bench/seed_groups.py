@@ -140,8 +140,10 @@ def float8():
     layer = ["model.layers=1", "model.vocab=32000", "train.micro_batch=1", "train.accumulate=128", "sharding.grad_sync=last", *APART, "model.seq_len=2048"]
     groups = [Group("concat in FP8", "concat", "One layer of Llama 8B in FP8, vocabulary 32000, T 2048, B 1, 128 microbatches.", "llama_8b.json",
                     layer + ["precision.linear=fp8_tensor"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2, ranks=2)]
+    gathered = {f"{name}, gathers too": [*LINEARS[name], "precision.gather=linear"] for name in ("fp8_tensor", "fp8_block")}
     for title, config, batch in (("Llama 1B B 4", "llama_1b.json", 4), ("GPT-2 124M B 4", "gpt2_124m.json", 4), ("GPT-2 30M B 4", "gpt2_30m.json", 4)):
-        groups.append(Group(f"FP8 of {title} on 2", "float8", f"{title} on each of two GPUs.", config, [f"train.micro_batch={batch}"], LINEARS, STEP + ["gathered", "device"], ranks=2))
+        groups.append(Group(f"FP8 of {title} on 2", "float8", f"{title} on each of two GPUs.", config, [f"train.micro_batch={batch}"], {**LINEARS, **gathered},
+                            STEP + ["gathered", "device"], ranks=2))
     return groups + [Group("Muon", "float8", "GPT-2 124M, B 64 on each of two GPUs.", "gpt2_124m.json", ["train.micro_batch=64"],
                            {"adamw": [], "muon": ["optimizer.name=muon"]}, STEP + ["device"], ranks=2)]
 
