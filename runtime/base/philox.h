@@ -42,14 +42,21 @@ constexpr PhiloxCounter PhiloxBlock(uint64_t seed, uint64_t stream, uint64_t ind
 // Uniform in (0, 1), never an end point: the middle of the word's 2^-32 wide interval.
 constexpr double UnitUniform(uint32_t word) noexcept { return (double(word) + 0.5) * 0x1p-32; }
 
-// Element `index` of a sequence of independent standard normal values (Box and Muller, in double).
-// Elements 2k and 2k+1 share a block: the first takes the cosine of its first pair of words, the
-// second of its other.
+// Elements 2k and 2k+1, k = `pair`, of a sequence of independent standard normal values (Box and
+// Muller, in double). They share a block: the first takes the cosine of its first pair of words,
+// the second of its other.
+inline std::array<double, 2> PhiloxNormals(uint64_t seed, uint64_t stream, uint64_t pair) noexcept {
+  const PhiloxCounter words = PhiloxBlock(seed, stream, pair);
+  const auto normal = [](uint32_t radius, uint32_t angle) {
+    constexpr double kTwoPi = 6.283185307179586476925286766559;
+    return std::sqrt(-2 * std::log(UnitUniform(radius))) * std::cos(kTwoPi * UnitUniform(angle));
+  };
+  return {normal(words[0], words[1]), normal(words[2], words[3])};
+}
+
+// Element `index` of it.
 inline double PhiloxNormal(uint64_t seed, uint64_t stream, uint64_t index) noexcept {
-  const PhiloxCounter words = PhiloxBlock(seed, stream, index / 2);
-  const uint32_t* pair = &words[2 * (index % 2)];
-  constexpr double kTwoPi = 6.283185307179586476925286766559;
-  return std::sqrt(-2 * std::log(UnitUniform(pair[0]))) * std::cos(kTwoPi * UnitUniform(pair[1]));
+  return PhiloxNormals(seed, stream, index / 2)[index % 2];
 }
 
 }  // namespace millrace

@@ -1,4 +1,6 @@
 // What the host reads and writes of an engine between its plans: states, and what plans have made.
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/exec/engine.h"
@@ -34,16 +36,26 @@ TensorView Engine::ShardView(std::string_view slot, FlatId flat) const {
 }
 
 void Engine::InitWeights(uint64_t seed) {
+  constexpr int64_t kFloat = sizeof(float);
+  static_assert(kMasterSlot.dtype == DType::kF32);
+  int64_t numel = 1;
+  for (const FlatParam& flat : layout_.flats) numel = std::max(numel, flat.shard_numel);
+  numel = std::min(numel, int64_t{1} << 22);  // enough for all threads of FillShard
   const int rank = context_.comms->world().rank();
+  Stream& compute = stream(StreamId::kCompute);
+  const std::unique_ptr<HostBuffer> buffer =
+      context_.device->AllocateHost(numel * kFloat, "room for initial weights");
+  const std::span<float> room(reinterpret_cast<float*>(buffer->data()), static_cast<size_t>(numel));
   for (const auto& [slot, flat] : SavedSlots(layout_)) {
+    const TensorView view = ShardView(slot.name, flat);
     if (slot == kMasterSlot) {
-      std::vector<float> values(static_cast<size_t>(layout_.flat(flat).shard_numel));
-      FillShard(layout_, flat, rank, seed, values.data());
-      WriteShard(slot.name, flat, values);
+      FillShard(layout_, flat, rank, seed, room, [&](int64_t first, std::span<const float> values) {
+        context_.device->CopyFromHost(view.data + first * kFloat, values.data(),
+                                      std::ssize(values) * kFloat, compute);
+      });
+      validity_.HostWrites(SlotOf(slot.name, flat));
     } else {
-      const TensorView view = ShardView(slot.name, flat);
-      context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(),
-                                   stream(StreamId::kCompute));
+      context_.device->EnqueueFill(view.data, std::byte{0}, view.bytes(), compute);
     }
   }
   WriteScalars(StepScalars{});

@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 
 #include "runtime/plan/layout/shard_layout.h"
 
@@ -20,6 +22,14 @@ namespace millrace {
 // The shard [shard_numel], f32, that `rank` of the mesh holds of the flat parameter. Gaps are +0.
 // Overwrites every element. Error(kInternal): a rank outside [0, mesh.world()).
 void FillShard(const ShardLayout& layout, FlatId flat, int rank, uint64_t seed, float* shard);
+
+// The same through `room` [n >= 1], for who has no place for all of it: f(first, values) is called
+// with elements [first, first + n) of the shard, which lie in `room`; of the last call there may be
+// fewer. A whole shard is memory that is touched for the first time, which costs as much as the
+// values.
+void FillShard(const ShardLayout& layout, FlatId flat, int rank, uint64_t seed,
+               std::span<float> room,
+               const std::function<void(int64_t first, std::span<const float> values)>& f);
 
 // Initial value of logical element `index` of a parameter, index in [0, param.numel()).
 float InitialValue(const ParamSpec& param, uint64_t seed, int64_t index);

@@ -6,6 +6,9 @@
 #include <map>
 
 #include "runtime/base/error.h"
+#include "runtime/base/fnv.h"
+#include "runtime/base/philox.h"
+#include "runtime/plan/layout/param_runs.h"
 
 namespace millrace {
 namespace {
@@ -169,10 +172,44 @@ TEST_CASE(
   const ShardLayout layout = PlanShards(spec, {1, 3}, {});
   const std::vector<float> full = Fill(layout, FlatId{0}, 5);
   const ParamSpec& param = spec.units[0].params[0];
-  for (int64_t i = 0; i < param.numel(); i += 37)
-    REQUIRE(full[static_cast<size_t>(i)] == InitialValue(param, 5, i));
-  REQUIRE(full[static_cast<size_t>(param.numel() - 1)] ==
-          InitialValue(param, 5, param.numel() - 1));
+  for (int64_t i = 0; i < param.numel(); ++i)
+    if (full[static_cast<size_t>(i)] !=
+        static_cast<float>(param.init_std *
+                           PhiloxNormal(5, Fnv1a64(param.name), static_cast<uint64_t>(i))))
+      FAIL("element " << i << " is " << full[static_cast<size_t>(i)]);
+}
+
+// Rooms that end inside of a pair of normal values, inside of a gap, and where a run begins; of a
+// split parameter, runs that are shorter than a room and than a thread's part.
+TEST_CASE("a shard is the same through any room", "[plan][init]") {
+  ModelSpec spec = Model();
+  spec.units.push_back({"h.1", {Param("h.1.w", {1031, 1022}, 1031, InitKind::kNormal)}});
+  spec.units.back().params[0].splits = {{Axis::kTensor, 1, {}}};
+  const ShardLayout layout = PlanShards(spec, Mesh(1, 2).With(Axis::kTensor, 2), {});
+  for (size_t f = 0; f < layout.flats.size(); ++f)
+    for (int rank = 0; rank < layout.mesh.world(); ++rank) {
+      const FlatId flat{static_cast<int32_t>(f)};
+      const auto numel = static_cast<size_t>(layout.flats[f].shard_numel);
+      std::vector<float> expected(numel, 0.0f);
+      ForEachRun(layout, flat, rank, [&](const ParamRun& run) {
+        for (int64_t i = 0; i < run.numel; ++i)
+          expected[static_cast<size_t>(run.local + i)] =
+              InitialValue(layout.param(run.param).spec, 7, run.logical + i);
+      });
+      for (const size_t size : {size_t{1}, size_t{7}, size_t{64}, numel - 1, numel, numel + 1}) {
+        if (numel > 10'000 && size < 64) continue;
+        CAPTURE(f, rank, numel, size);
+        std::vector<float> room(size, NAN), shard;
+        FillShard(layout, flat, rank, 7, room, [&](int64_t first, std::span<const float> values) {
+          REQUIRE(first == std::ssize(shard));
+          shard.insert(shard.end(), values.begin(), values.end());
+          std::fill(room.begin(), room.end(), NAN);
+        });
+        REQUIRE(shard == expected);
+      }
+    }
+  std::span<float> none;
+  REQUIRE_THROWS_AS(FillShard(layout, FlatId{0}, 0, 7, none, [](int64_t, auto) {}), Error);
 }
 
 }  // namespace
