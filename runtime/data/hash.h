@@ -12,8 +12,6 @@
 #include <string>
 #include <string_view>
 
-struct XXH3_state_s;
-
 namespace millrace {
 
 std::string Hash128(const void* data, int64_t bytes);
@@ -32,11 +30,14 @@ class Hasher128 {
   std::string Hex() const;  // of everything so far; more may follow
   void Reset();             // forgets everything
 
+  // Everything so far, for a hasher in another process of this program to go on with: some hundred
+  // bytes, as many each time. Restore: Error(kInternal) for another length.
+  std::string Save() const;
+  void Restore(std::string_view saved);
+
  private:
-  struct Free {
-    void operator()(XXH3_state_s* state) const noexcept;
-  };
-  std::unique_ptr<XXH3_state_s, Free> state_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace millrace

@@ -34,6 +34,25 @@ TEST_CASE("a streamed hash equals the hash of the whole, however it is cut", "[d
   }
 }
 
+TEST_CASE("a hasher goes on where another one was saved", "[data][hash]") {
+  const int64_t n = GENERATE(0, 1, 16, 240, 241, 255, 256, 257, 1024, 5000);
+  const std::string text = Pattern(n);
+  for (const int64_t cut : {int64_t{0}, n / 3, n / 2, n - 1, n}) {
+    if (cut < 0) continue;
+    Hasher128 first, second;
+    first.Update(text.substr(0, cut));
+    second.Update("forgotten");
+    const std::string saved = first.Save();
+    first.Update("of no matter");
+    second.Restore(saved);
+    second.Update(text.substr(cut));
+    REQUIRE(second.Hex() == Hash128(text));
+    REQUIRE(saved.size() == Hasher128().Save().size());
+  }
+  REQUIRE_THROWS_AS(Hasher128().Restore(""), Error);
+  REQUIRE_THROWS_AS(Hasher128().Restore(Hasher128().Save() + "x"), Error);
+}
+
 TEST_CASE("any flipped bit changes the hash", "[data][hash]") {
   std::string text = Pattern(300);
   const std::string whole = Hash128(text);
