@@ -300,9 +300,14 @@ int64_t StagedPerStep(const Trial& trial) {
     // concat=every forms each contribution in f32, unless the bucket is narrower than the sums.
     const bool f32 = config.sharding.grad_concat == Concat::kEvery &&
                      bucket == BytesOf(config.precision.grad_accumulate);
-    if (bucket == 4 || f32) continue;
+    const int64_t microbatches = config.train.Accumulate(DataRanks(trial));
+    const bool scaled = config.precision.linear == LinearEncoding::kFp8Tensor &&
+                        config.sharding.grad_concat != Concat::kEvery;
     for (size_t i = 0; i < flat.params.size(); ++i)
-      bytes += config.train.Accumulate(DataRanks(trial)) * flat.products[i] * flat.params[i] * 4;
+      if (bucket != 4 && !f32)
+        bytes += microbatches * flat.products[i] * flat.params[i] * 4;
+      else if (scaled && flat.columns[i] > 0)  // scaled before it is added to what is there
+        bytes += (microbatches - 1) * flat.params[i] * 4;
   }
   return bytes;
 }
