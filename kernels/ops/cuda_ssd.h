@@ -75,7 +75,7 @@ inline int64_t SsdScanGradBytes(const SsdSizes& s) { return SsdScratch(s).bytes;
 
 // Rows of one sequence that a block of mamba_conv_grad sums up, in f32, before the blocks' sums are
 // added in double.
-inline constexpr int64_t kMambaConvRows = 128;
+inline constexpr int64_t kMambaConvRows = 256;
 constexpr int64_t MambaConvGradBytes(int64_t batch, int64_t length, int64_t sums) {
   return batch * CeilDiv(length, kMambaConvRows) * sums * 4;
 }

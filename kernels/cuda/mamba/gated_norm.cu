@@ -139,6 +139,100 @@ __global__ void __launch_bounds__(kThreads) WeightKernel(const GatedNormArgs a) 
     a.partials[int64_t{blockIdx.y} * all + int64_t{group} * a.columns + within + part] = sum;
 }
 
+// Of bf16, both gradients of a narrow group at once, from one reading of y, z and d_out. A block has a group
+// and a chunk of rows, a warp every eighth of them and a lane kPacks packs of the group, so that
+// rows reach the lane's sums in WeightKernel's order. The next row is on its way meanwhile. d_y may
+// be written over d_out: a warp reads its own rows alone, each before it writes it.
+template <int kPacks>
+__global__ void __launch_bounds__(kThreads, kPacks < 4 ? 2 : 1)
+    NarrowGradKernel(const GatedNormArgs a) {
+  __shared__ float parts[kWarps][kPacks * kPack][kWarp + 1];
+  BeginKernel();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            part = static_cast<int>(threadIdx.x) / kWarp, group = static_cast<int>(blockIdx.x);
+  const int64_t first = int64_t{group} * a.columns;
+  const int64_t rows = (a.rows + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * rows;
+  const int64_t end = min(begin + rows, a.rows);
+  const auto within = [&](int p) { return (p * kWarp + lane) * kPack; };
+  float sums[kPacks][kPack] = {};
+  Floats weight[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    if (within(p) < a.columns)
+      weight[p] = Load<Elements::kAny>(a.weight, first + within(p), a.columns - within(p));
+  Raw<Elements::kBF16> y[kPacks], z[kPacks], d[kPacks];
+  float rstd = 0;
+  const auto load = [&](int64_t r) {
+    rstd = a.rstd[r * a.groups + group];
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int n = a.columns - within(p);
+      if (n <= 0) continue;
+      const int64_t c = first + within(p);
+      y[p] = LoadRaw<Elements::kBF16>(a.y, r * a.y.stride + c, n);
+      z[p] = LoadRaw<Elements::kBF16>(a.z, r * a.z.stride + c, n);
+      d[p] = LoadRaw<Elements::kBF16>(a.out, r * a.out.stride + c, n);
+    }
+  };
+  if (begin + part < end) load(begin + part);
+  for (int64_t r = begin + part; r < end; r += kWarps) {
+    Raw<Elements::kBF16> y_now[kPacks], z_now[kPacks], d_now[kPacks];
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) y_now[p] = y[p], z_now[p] = z[p], d_now[p] = d[p];
+    const float rstd_now = rstd;
+    if (r + kWarps < end) load(r + kWarps);
+    float sum = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (within(p) >= a.columns) continue;
+      const Floats y_of = ToFloats<Elements::kBF16>(a.y, y_now[p]),
+                   z_of = ToFloats<Elements::kBF16>(a.z, z_now[p]),
+                   d_of = ToFloats<Elements::kBF16>(a.out, d_now[p]);
+      Floats v;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float vhat = __fmul_rn(__fmul_rn(y_of.v[i], SiluOf(z_of.v[i]).value), rstd_now);
+        sums[p][i] = __fmaf_rn(d_of.v[i], vhat, sums[p][i]);
+        v.v[i] = __fmul_rn(__fmul_rn(d_of.v[i], weight[p].v[i]), vhat);
+      }
+      sum = __fadd_rn(sum, SumOfPack(v));
+    }
+    const float mean = WarpSum(sum) / static_cast<float>(a.columns);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int n = a.columns - within(p);
+      if (n <= 0) continue;
+      const Floats y_of = ToFloats<Elements::kBF16>(a.y, y_now[p]),
+                   z_of = ToFloats<Elements::kBF16>(a.z, z_now[p]),
+                   d_of = ToFloats<Elements::kBF16>(a.out, d_now[p]);
+      Floats d_y, d_z;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const Silu silu = SiluOf(z_of.v[i]);
+        const float vhat = __fmul_rn(__fmul_rn(y_of.v[i], silu.value), rstd_now),
+                    weighted = __fmul_rn(d_of.v[i], weight[p].v[i]);
+        const float d_v = __fmul_rn(__fmaf_rn(-vhat, mean, weighted), rstd_now);
+        d_y.v[i] = __fmul_rn(d_v, silu.value);
+        d_z.v[i] = __fmul_rn(__fmul_rn(d_v, y_of.v[i]), silu.derivative);
+      }
+      Store<Elements::kBF16>(a.d_y, r * a.d_y.stride + first + within(p), n, d_y);
+      Store<Elements::kBF16>(a.d_z, r * a.d_z.stride + first + within(p), n, d_z);
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) parts[part][p * kPack + i][lane] = sums[p][i];
+  __syncthreads();
+  float* const row = a.partials + int64_t{blockIdx.y} * a.groups * a.columns + first;
+  for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += kThreads) {
+    const int pack = c / kPack, value = pack / kWarp * kPack + c % kPack;
+    float sum = 0;
+    for (int p = 0; p < kWarps; ++p) sum = __fadd_rn(sum, parts[p][value][pack % kWarp]);
+    row[c] = sum;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) SumsKernel(const GatedNormArgs a, int blocks) {
   BeginKernel();
   const int all = a.groups * a.columns, c = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -163,6 +257,21 @@ unsigned RowBlocks(const GatedNormArgs& a) {
   return static_cast<unsigned>(CeilDiv(a.rows * a.groups, kWarps));
 }
 
+// False: the groups are too wide.
+bool LaunchNarrowGrad(const GatedNormArgs& a, unsigned blocks, const Launch& launch) {
+  constexpr int kWidth = kWarp * kPack;
+  const dim3 grid(static_cast<unsigned>(a.groups), blocks);
+  if (a.columns <= kWidth)
+    LaunchKernel(launch, grid, kThreads, 0, NarrowGradKernel<1>, a);
+  else if (a.columns <= 2 * kWidth)
+    LaunchKernel(launch, grid, kThreads, 0, NarrowGradKernel<2>, a);
+  else if (a.columns <= 4 * kWidth)
+    LaunchKernel(launch, grid, kThreads, 0, NarrowGradKernel<4>, a);
+  else
+    return false;
+  return true;
+}
+
 }  // namespace
 
 void LaunchGatedNorm(const GatedNormArgs& a, Elements elements, const Launch& launch) {
@@ -176,7 +285,7 @@ void LaunchGatedNormGrad(const GatedNormArgs& a, Elements elements, const Launch
   if (a.columns == 0) return;
   const int64_t packs = CeilDiv(a.columns, kPack) * a.groups;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(kGatedNormBlocks, a.rows));
-  if (a.rows > 0)
+  if (a.rows > 0 && !(elements == Elements::kBF16 && LaunchNarrowGrad(a, blocks, launch)))
     Dispatch(elements, [&]<Elements E>() {
       const dim3 grid(static_cast<unsigned>(CeilDiv(packs, kWarp)), blocks);
       LaunchKernel(launch, grid, kThreads, 0, WeightKernel<E>, a);
