@@ -45,11 +45,14 @@ def decode_in_turn(folder):
 
 
 def advice(folder):
-    """One file: the plans that were drawn for a model, as advised and by one choice beside that, predicted and measured."""
-    data = results.load(folder / "advice_gpt2_124m_h100-x2.json")
-    lines = [[row["result"]["what"], f"{row['result']['predicted_ms']:.1f}", spread(row["result"]["step_ms_samples"], "{:.1f}")] for row in data["rows"]]
-    return [f"`{data['command']}`, {data['machine']}, commit {data['commit'][:7]}, {data['rows'][0]['date'][:10]}: GPT-2 124M, 64 sequences to a card; ms.", "",
-            *table(["plan", "predicted", "measured"], lines)]
+    """A file for each model: the plans that were drawn for it, as advised and by one choice beside that, predicted and measured."""
+    text = []
+    for file, what in (("gpt2_124m", "GPT-2 124M, 64 sequences to a card"), ("llama_1b", "Llama 1B, 8 sequences to a card")):
+        data = results.load(folder / f"advice_{file}_h100-x2.json")
+        lines = [[row["result"]["what"], f"{row['result']['predicted_ms']:.1f}", spread(row["result"]["step_ms_samples"], "{:.1f}")] for row in data["rows"]]
+        text += [*[""] * bool(text), f"`{data['command']}`, {data['machine']}, commit {data['commit'][:7]}, {data['rows'][0]['date'][:10]}: {what}; ms.", "",
+                 *table(["plan", "predicted", "measured"], lines)]
+    return text
 
 
 def documents(folder):
