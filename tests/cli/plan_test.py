@@ -10,7 +10,7 @@ class Plan(CliTest):
     def test_plan_needs_no_ranks_and_writes_page_and_trace(self):
         config, _ = self.config()
         page, trace = self.path('plan.html'), self.path('plan.trace')
-        outcome = self.expect(program('plan', config, '--world', '64', '--json', '--html', page, '--trace', trace), OK)
+        outcome = self.expect(program('plan', config, '--world', '64', '--machine', 'h100', '--json', '--html', page, '--trace', trace), OK)
         plan = json.loads(outcome.out)
         self.assertEqual((plan['mesh']['world'], plan['machine']['name']), (64, 'h100'))
         self.assertEqual(set(plan['memory']['bytes_per_rank']),
@@ -60,12 +60,25 @@ class Plan(CliTest):
         self.expect_line(self.expect(plan(colour=1), BAD_CONFIG).err, r'here\.json: colour: unknown key; allowed: ')
         self.expect_line(self.expect(program('plan', config, '--machine', './none.json'), BAD_CONFIG).err, r'\./none\.json cannot be read')
 
-    def test_plan_says_when_it_is_not_of_gpus(self):
-        def notes(*words):
-            return self.expect(program('plan', 'configs/gpt2_124m.json', *words), OK).err
-        self.expect_line(notes(), "note: execution.backend = auto: planned as the CPU's .* at the rates of h100")
-        for words in (('--set', 'execution.backend=cuda'), ('--set', 'execution.backend=cpu'), ('--machine', 'cpu')):
-            self.assertNotIn('planned as', notes(*words))
+    def test_plan_is_of_what_its_machine_has(self):
+        def planned(*words):
+            outcome = self.expect(program('plan', 'configs/gpt2_124m.json', '--json', *words), OK)
+            plan = json.loads(outcome.out)
+            return outcome.err, plan['machine']['name'], plan['plan']['hash']
+        notes, machine, on_cpus = planned()
+        self.assertEqual(machine, 'cpu')
+        self.expect_line(notes, 'note: execution.backend = auto: planned for CPUs; --machine h100')
+        notes, machine, on_gpus = planned('--set', 'execution.backend=cuda')
+        self.assertEqual(machine, 'h100')
+        self.assertNotIn('planned for', notes)
+        self.assertNotEqual(on_cpus, on_gpus)
+        self.assertEqual(planned('--machine', 'cpu')[1:], ('cpu', on_cpus))
+        for words in (('--machine', 'h200'), ('--machine', 'configs/machines/h200.json')):
+            notes, machine, found = planned(*words)
+            self.assertEqual((machine, found), ('h200', on_gpus))
+            self.assertNotIn('planned for', notes)
+        # What is asked for by name is planned, whatever the rates.
+        self.assertEqual(planned('--machine', 'h200', '--set', 'execution.backend=cpu')[1:], ('h200', on_cpus))
 
     def test_plan_advises(self):
         config, _ = self.config()

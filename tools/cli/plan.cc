@@ -154,15 +154,20 @@ int AdviseOn(const Config& config, const Machine& given, const PlanArguments& ar
 int PlanVerb(const PlanArguments& arguments) {
   LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
                                       ConfigContext{.world = arguments.world, .has_cuda = true});
+  using Backend = ExecutionConfig::Backend;
+  Backend& backend = loaded.config.execution.backend;
+  const std::string name = !arguments.machine.empty()  ? arguments.machine
+                           : backend == Backend::kCuda ? "h100"
+                                                       : "cpu";
   const Machine given = WithLinks(
-      NamedMachine(arguments.machine),
+      NamedMachine(name),
       {arguments.ranks_per_host, arguments.link_gbs * 1e9, arguments.host_link_gbs * 1e9});
-  if (loaded.config.execution.backend == ExecutionConfig::Backend::kAuto &&
-      arguments.machine != "cpu")
-    loaded.notes.push_back(fmt::format(
-        "execution.backend = auto: planned as the CPU's kernels and transports, at the rates of "
-        "{}; execution.backend=cuda plans for GPUs",
-        arguments.machine));
+  if (backend == Backend::kAuto && arguments.machine.empty())
+    loaded.notes.emplace_back(
+        "execution.backend = auto: planned for CPUs; --machine h100 or h200, or a GPU machine's "
+        "file, plans for GPUs");
+  // `auto` is what the machine has.
+  if (backend == Backend::kAuto && given.device_bytes > 0) backend = Backend::kCuda;
   if (arguments.advise && loaded.config.model.BalancedGate())  // a page of one plan says it itself
     loaded.notes.push_back(
         "model.moe.gate=balanced: step times are those of even loads, which no router has");

@@ -63,7 +63,8 @@ void AddPlan(CLI::App* app, CommandLine* line) {
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   app->add_option("--machine", plan->machine,
-                  "h100, h200, cpu, or a machine file (./NAME.json; doctor --measure writes one)")
+                  "h100, h200, cpu, or a machine file (./NAME.json; doctor --measure writes one); "
+                  "execution.backend=auto is what it has (default: cpu, for backend=cuda h100)")
       ->capture_default_str();
   // Beyond these bounds lie slips of the keyboard, and times that are no finite numbers.
   const auto rate = CLI::Range(1e-6, 1e6) & NotNan();
