@@ -49,9 +49,14 @@ def advice(folder):
     text = []
     for file, what in (("gpt2_124m", "GPT-2 124M, 64 sequences to a card"), ("llama_1b", "Llama 1B, 8 sequences to a card")):
         data = results.load(folder / f"advice_{file}_h100-x2.json")
-        lines = [[row["result"]["what"], f"{row['result']['predicted_ms']:.1f}", spread(row["result"]["step_ms_samples"], "{:.1f}")] for row in data["rows"]]
-        text += [*[""] * bool(text), f"`{data['command']}`, {data['machine']}, commit {data['commit'][:7]}, {data['rows'][0]['date'][:10]}: {what}; ms.", "",
-                 *table(["plan", "predicted", "measured"], lines)]
+        lines = []
+        for row in data["rows"]:
+            result = row["result"]
+            now = result["planned_for_gpus_ms"]
+            lines.append([result["what"], f"{result['predicted_ms']:.1f}", f"{now:.1f}", spread(result["step_ms_samples"], "{:.1f}"),
+                          f"{100 * (now / results.quantile(result['step_ms_samples'], 0.5) - 1):+.1f}%"])
+        text += [*[""] * bool(text), f"`{data['command']}`, {data['machine']}, commit {data['commit'][:7]}, {data['rows'][0]['date'][:10]}: {what}; ms.",
+                 f"Planned for GPUs: {data['planned_for_gpus']}.", "", *table(["plan", "predicted then", "planned for GPUs", "measured", "off"], lines)]
     return text
 
 
