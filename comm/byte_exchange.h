@@ -27,6 +27,7 @@ enum class CommOp : uint8_t {
   kAllToAll,
   kHostAllGather,
   kHostBroadcast,
+  kHostAllToAll,
   kBarrier,
   kConnect
 };
@@ -45,6 +46,8 @@ constexpr const char* Name(CommOp op) noexcept {
       return "host_all_gather";
     case CommOp::kHostBroadcast:
       return "host_broadcast";
+    case CommOp::kHostAllToAll:
+      return "host_all_to_all";
     case CommOp::kBarrier:
       return "barrier";
     case CommOp::kConnect:

@@ -32,9 +32,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "comm/byte_exchange.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 
@@ -120,6 +122,12 @@ class Communicator {
   // out[r] = payload of rank r; payload sizes may differ.
   virtual std::vector<std::string> HostAllGather(const std::string& payload) = 0;
   virtual std::string HostBroadcast(const std::string& payload, int root) = 0;
+  // received[r] = sent[rank] of rank r, into memory that the caller has; both [world_size]. Pieces
+  // may be empty and of any size, which both sides know; received ones overlap nothing. Blocks only
+  // on peers with a piece that is not empty. Error(kInvalidArgument): other counts of pieces, or of
+  // bytes between this rank and itself; Error(kComm): of bytes between this rank and another.
+  virtual void HostAllToAll(std::span<const SendPiece> sent,
+                            std::span<const RecvPiece> received) = 0;
   virtual void Barrier() = 0;
 
   virtual const CommCounters& counters() const noexcept = 0;

@@ -165,6 +165,15 @@ class HostCommunicator final : public Communicator {
     return out;
   }
 
+  void HostAllToAll(std::span<const SendPiece> sent, std::span<const RecvPiece> received) override {
+    checks_.HostAllToAll(sent, received);
+    const SendPiece& own = sent[static_cast<size_t>(rank_)];
+    if (own.bytes > 0)
+      std::memcpy(received[static_cast<size_t>(rank_)].data, own.data,
+                  static_cast<size_t>(own.bytes));
+    if (world_ > 1) exchange_->Exchange(CommOp::kHostAllToAll, sent, received);
+  }
+
   void Barrier() override {
     if (world_ == 1) return;
     std::vector<std::byte> tokens(static_cast<size_t>(world_));

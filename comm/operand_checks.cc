@@ -74,6 +74,19 @@ void OperandChecks::Root(int root) const {
              world_size_);
 }
 
+void OperandChecks::HostAllToAll(std::span<const SendPiece> sent,
+                                 std::span<const RecvPiece> received) const {
+  const auto world = static_cast<size_t>(world_size_);
+  MR_REQUIRE(ErrorCode::kInvalidArgument, sent.size() == world && received.size() == world,
+             "host_all_to_all on '{}': {} pieces to send and {} to receive; {} ranks need as many",
+             label_, sent.size(), received.size(), world_size_);
+  const auto own = static_cast<size_t>(rank_);
+  MR_REQUIRE(ErrorCode::kInvalidArgument, sent[own].bytes == received[own].bytes,
+             "host_all_to_all on '{}': rank {} sends {} bytes to itself and expects {}; the same "
+             "number is needed",
+             label_, rank_, sent[own].bytes, received[own].bytes);
+}
+
 void OperandChecks::Contiguous(CommOp op, const char* name, const TensorView& view) const {
   MR_REQUIRE(ErrorCode::kInvalidArgument, view.layout.contiguous(),
              "{} on '{}': {} is {}; a contiguous view is needed", Name(op), label_, name,

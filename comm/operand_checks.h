@@ -5,6 +5,7 @@
 //          is needed.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "comm/byte_exchange.h"
@@ -43,6 +44,7 @@ class OperandChecks {
   void AllReduce(const TensorView& buffer) const;
   void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live) const;
   void Root(int root) const;  // of a host broadcast
+  void HostAllToAll(std::span<const SendPiece> sent, std::span<const RecvPiece> received) const;
 
   // Two ranges of one call share no byte.
   void Disjoint(CommOp op, const NamedRange& a, const NamedRange& b) const;

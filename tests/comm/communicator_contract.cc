@@ -285,6 +285,15 @@ void WrongArguments(Communicator& comm, Report& report) {
   });
   ExpectRefused(report, "a root outside", {std::to_string(world), "'world'"},
                 [&] { comm.HostBroadcast("x", world); });
+  std::vector<std::byte> bytes(7);
+  std::vector<SendPiece> sends(static_cast<size_t>(world));
+  std::vector<RecvPiece> recvs(sends.size() + 1);
+  ExpectRefused(report, "a piece too many", {std::to_string(world + 1), "'world'"},
+                [&] { comm.HostAllToAll(sends, recvs); });
+  recvs.pop_back();
+  sends[static_cast<size_t>(rank)] = {bytes.data(), 7};
+  ExpectRefused(report, "a piece for itself that it does not expect", {"7 bytes", "expects 0"},
+                [&] { comm.HostAllToAll(sends, recvs); });
   ExpectRefused(report, "a negative root", {"-1"}, [&] { comm.HostBroadcast("x", -1); });
   // Nothing moved, nothing counted, and the group still works.
   report.Expect(comm.counters() == before, "refused calls were counted");
@@ -342,6 +351,35 @@ void HostHelpers(Communicator& comm, Report& report) {
   for (int root = 0; root < world; ++root)
     report.Expect(comm.HostBroadcast(Payload(rank), root) == Payload(root),
                   "broadcast from rank {} is wrong", root);
+}
+
+// Pieces of unequal sizes, between some ranks none; what lies around them stays.
+void HostExchange(Communicator& comm, Report& report) {
+  const int world = comm.world_size(), rank = comm.rank();
+  const auto piece = [](int from, int to, int round) {
+    std::string bytes(static_cast<size_t>((from * 5 + to * 3 + round) % 4 * 999), '\0');
+    for (size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<char>(Mixed(from * 100 + to, static_cast<int64_t>(i) + round));
+    return bytes;
+  };
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::string> sent, received;
+    std::vector<SendPiece> sends;
+    std::vector<RecvPiece> recvs;
+    for (int r = 0; r < world; ++r) {
+      sent.push_back(piece(rank, r, round));
+      received.emplace_back(piece(r, rank, round).size() + 2, '#');
+    }
+    for (size_t r = 0; r < sent.size(); ++r) {
+      sends.push_back({reinterpret_cast<const std::byte*>(sent[r].data()), std::ssize(sent[r])});
+      recvs.push_back(
+          {reinterpret_cast<std::byte*>(received[r].data()) + 1, std::ssize(received[r]) - 2});
+    }
+    comm.HostAllToAll(sends, recvs);
+    for (int r = 0; r < world; ++r)
+      report.Expect(received[static_cast<size_t>(r)] == "#" + piece(r, rank, round) + "#",
+                    "round {}: the piece of rank {} is wrong", round, r);
+  }
 }
 
 int64_t NowNs() {  // one clock for all threads and processes of the machine
@@ -415,6 +453,7 @@ void Counters(Communicator& comm, Report& report) {
   std::vector<float> floats(static_cast<size_t>(world * 333)), float_shard(333),
       received(floats.size());
   std::vector<double> doubles(420);  // of which each rank of 1 to 7 has as many
+  std::vector<std::byte> bytes(static_cast<size_t>(7 * (world + 1)));
   const CommCounters before = comm.counters();
   comm.AllGather(View(half_shard), View(halves), {}, stream);
   comm.AllGather(View(halves, comm.rank() * 1000, 1000), View(halves), {}, stream);
@@ -426,6 +465,10 @@ void Counters(Communicator& comm, Report& report) {
   comm.AllToAll(View(floats, 0, 0), View(received, 0, 0), {}, stream);
   comm.HostAllGather("not counted");
   comm.HostBroadcast("nor this", 0);
+  const std::vector<SendPiece> sends(static_cast<size_t>(world), {bytes.data(), 7});
+  std::vector<RecvPiece> recvs;
+  for (int r = 0; r < world; ++r) recvs.push_back({bytes.data() + 7 * (r + 1), 7});
+  comm.HostAllToAll(sends, recvs);
   comm.Barrier();
   const CommCounters expected = {.all_gathers = 3,
                                  .reduce_scatters = 1,
@@ -508,6 +551,8 @@ const std::vector<ContractCase>& CommunicatorContract() {
       {host, "wrong scratch is refused by name before anything moves", WrongScratch},
       {every, "host payloads of unequal sizes, empty ones included, arrive at every rank",
        HostHelpers},
+      {every, "host pieces of any size arrive where they are meant to, and nowhere else",
+       HostExchange},
       {every, "no rank leaves a barrier before the last has come", BarrierHolds},
       {every, "counters follow the closed forms and count no host helper", Counters},
       {host, "an all-reduce that does not divide counts what this rank has sent", UnevenAllReduce},

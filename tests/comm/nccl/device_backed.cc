@@ -54,6 +54,10 @@ class DeviceBacked final : public Communicator {
   std::string HostBroadcast(const std::string& payload, int root) override {
     return inner_->HostBroadcast(payload, root);
   }
+  void HostAllToAll(std::span<const SendPiece> sent,
+                    std::span<const RecvPiece> received) override {
+    inner_->HostAllToAll(sent, received);
+  }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
   void Abort(const std::string& reason) noexcept override { inner_->Abort(reason); }

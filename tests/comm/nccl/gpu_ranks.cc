@@ -74,6 +74,10 @@ class Surviving final : public Communicator {
   std::string HostBroadcast(const std::string& payload, int root) override {
     return inner_->HostBroadcast(payload, root);
   }
+  void HostAllToAll(std::span<const SendPiece> sent,
+                    std::span<const RecvPiece> received) override {
+    inner_->HostAllToAll(sent, received);
+  }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
   void CheckHealth() const override { inner_->CheckHealth(); }

@@ -60,6 +60,10 @@ class TimedCommunicator final : public Communicator {
   std::string HostBroadcast(const std::string& payload, int root) override {
     return inner_->HostBroadcast(payload, root);
   }
+  void HostAllToAll(std::span<const SendPiece> sent,
+                    std::span<const RecvPiece> received) override {
+    inner_->HostAllToAll(sent, received);
+  }
   void Barrier() override { inner_->Barrier(); }
   const CommCounters& counters() const noexcept override { return inner_->counters(); }
   void RegisterMemory(std::byte* base, int64_t bytes) override {
