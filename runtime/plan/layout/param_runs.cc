@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <ranges>
 #include <vector>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fnv.h"
 
@@ -71,6 +73,14 @@ class PartRows {
     }
     return begin;
   }
+  // The first of these rows whose logical row ends behind an element, or their end.
+  int64_t FirstBehind(int64_t logical, const Range& rows) const {
+    const auto behind = std::views::iota(rows.begin, rows.end);
+    return rows.begin +
+           (std::ranges::partition_point(
+                behind, [&](int64_t n) { return LogicalBegin(n) + logical_length_ <= logical; }) -
+            behind.begin());
+  }
 
  private:
   const std::vector<int64_t>& dims_;  // logical
@@ -84,6 +94,11 @@ class PartRows {
 
 void ForEachRun(const ShardLayout& layout, ParamId id, int rank,
                 const std::function<void(const ParamRun&)>& f) {
+  ForEachRunWithin(layout, id, {0, layout.param(id).spec.numel()}, rank, f);
+}
+
+void ForEachRunWithin(const ShardLayout& layout, ParamId id, const Range& within, int rank,
+                      const std::function<void(const ParamRun&)>& f) {
   MR_CHECK(rank >= 0 && rank < layout.mesh.world(), "rank {} of {}", rank, layout.mesh.world());
   const ParamPlacement& param = layout.param(id);
   const FlatParam& flat = layout.flat(param.flat);
@@ -93,13 +108,17 @@ void ForEachRun(const ShardLayout& layout, ParamId id, int rank,
                 end = std::min(shard + flat.shard_numel, param.numel());
   if (first >= end) return;
   const PartRows rows(param, layout.mesh, rank);
-  for (int64_t n = first / rows.length(); n * rows.length() < end; ++n) {
+  const int64_t row_end = CeilDiv(end, rows.length());
+  for (int64_t n = rows.FirstBehind(within.begin, {first / rows.length(), row_end}); n < row_end;
+       ++n) {
     const int64_t row = n * rows.length(), logical = rows.LogicalBegin(n);
+    if (logical >= within.end) return;
     for (const Piece& run : rows.runs()) {
-      const int64_t from = std::max(row + run.local, first),
-                    to = std::min(row + run.local + run.length, end);
-      if (from < to)
-        f({id, from - shard, logical + run.logical + (from - row - run.local), to - from});
+      const int64_t place = row + run.local,      // in the part
+          shift = logical + run.logical - place;  // from there to the parameter
+      const int64_t from = std::max({place, first, within.begin - shift}),
+                    to = std::min({place + run.length, end, within.end - shift});
+      if (from < to) f({id, from - shard, from + shift, to - from});
     }
   }
 }

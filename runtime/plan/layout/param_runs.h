@@ -28,6 +28,10 @@ void ForEachRun(const ShardLayout& layout, ParamId param, int rank,
                 const std::function<void(const ParamRun&)>& f);
 void ForEachRun(const ShardLayout& layout, FlatId flat, int rank,
                 const std::function<void(const ParamRun&)>& f);
+// Of those logical elements of the parameter that are within a range: runs end at its ends. Their
+// places in the shard follow each other. What lies before the range costs nothing.
+void ForEachRunWithin(const ShardLayout& layout, ParamId param, const Range& logical, int rank,
+                      const std::function<void(const ParamRun&)>& f);
 
 // The same of a whole flat parameter, and of all ranks at once: as the kernels of an update read
 // it, which have to know an element by what it is. A run each for a parameter or for a fused part

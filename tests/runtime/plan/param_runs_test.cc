@@ -117,6 +117,33 @@ TEST_CASE("runs are what splits and shards are by definition, at any mesh", "[pl
     }
 }
 
+TEST_CASE("runs within a range are the runs, cut at its ends", "[plan][layout]") {
+  SplitModels models(GENERATE(range(200u, 220u)));
+  const ModelSpec spec = models.RandomModel();
+  const ShardLayout layout = PlanShards(spec, models.RandomMesh(), {});
+  INFO(ToString(layout));
+  for (const ParamId id : layout.param_ids()) {
+    const int64_t numel = layout.param(id).spec.numel();
+    for (const Range within :
+         {Range{0, numel}, Range{1, numel - 1}, Range{numel / 2, numel / 2 + 1},
+          Range{numel / 3, numel / 3 * 2}, Range{numel, numel}, Range{0, 0}})
+      for (int rank = 0; rank < layout.mesh.world(); ++rank) {
+        std::vector<ParamRun> expected, runs;
+        ForEachRun(layout, id, rank, [&](const ParamRun& run) {
+          const int64_t begin = std::max(run.logical, within.begin),
+                        end = std::min(run.logical + run.numel, within.end);
+          if (begin < end)
+            expected.push_back({id, run.local + begin - run.logical, begin, end - begin});
+        });
+        ForEachRunWithin(layout, id, within, rank,
+                         [&](const ParamRun& run) { runs.push_back(run); });
+        if (runs != expected)
+          FAIL("rank " << rank << " of " << layout.param(id).spec.name << ", " << within.begin
+                       << " to " << within.end);
+      }
+  }
+}
+
 // Along how many dims, as far as LogicalRunsOf can say it; else 3.
 int SplitDims(const ShardLayout& layout, const FlatParam& flat) {
   int most = 0;
