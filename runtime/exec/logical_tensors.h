@@ -27,7 +27,7 @@ void WriteLogicalTensors(Engine& engine, std::string_view slot,
                          const std::function<std::vector<float>(const ParamPlacement&)>& read);
 
 // XXH3-128 over (name, values) of all parameters in name order, hex; the same at any world size and
-// layout. Collectives.
+// layout. Collectives, which hold some MiB and no whole tensor.
 std::string ParamHash(Engine& engine);
 // The same over all other slots of every parameter: both moments.
 std::string OptimizerHash(Engine& engine);
