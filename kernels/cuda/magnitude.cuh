@@ -8,6 +8,10 @@
 
 namespace millrace::cuda {
 
+// Whether there may be an operand `magnitude`: of what FP8 goes with (magnitude.h).
+template <Elements E>
+inline constexpr bool kMayHaveMagnitude = kMixOf<E> == Elements::kAny;
+
 inline constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
 
 // Magnitudes' bits are ordered as magnitudes are. Those of bf16 are looked at in pairs.
@@ -112,7 +116,7 @@ class StoredMagnitude {
         if (i < n) most_ = max(most_, FiniteBits(values.v[i]));
       return;
     }
-    if constexpr (E == Elements::kAny) {
+    if constexpr (E != Elements::kF32 && E != Elements::kBF16) {
       most_ = max(most_, MostFinite<E>(rows, x));
     } else {
       const uint32_t most = Most<E>::Of(x);

@@ -13,14 +13,15 @@ namespace millrace::cuda {
 
 inline constexpr int kWarp = 32;
 
-// A pack as it lies in memory: four words of bf16 pairs, or eight of f32. Loading and converting
-// are apart so that a kernel can have many loads in flight.
+// A pack as it lies in memory: four words of pairs of 16 bits, or eight of f32. Loading and
+// converting are apart so that a kernel can have many loads in flight.
 template <Elements E>
 struct Raw {
   uint4 low, high;
 };
-template <>
-struct Raw<Elements::kBF16> {
+template <Elements E>
+requires kIsShort<E>
+struct Raw<E> {
   uint4 low;
 };
 
@@ -28,10 +29,12 @@ struct Floats {
   float v[kPack];
 };
 
+// Whether the rows' elements have 16 bits, in E's format of those.
 template <Elements E>
-__device__ __forceinline__ bool IsBF16(const Rows& rows) {
+__device__ __forceinline__ bool AreShort(const Rows& rows) {
   if constexpr (E == Elements::kAny) return rows.bf16;
-  return E == Elements::kBF16;
+  if constexpr (E == Elements::kAnyF16) return rows.f16;
+  return kIsShort<E>;
 }
 
 // Round to nearest even; a NaN becomes 0x7fff (the CPU keeps its payload).
@@ -41,11 +44,37 @@ __device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
   return pair;
 }
 
+// Two elements of E's format of 16 bits: all that kernels know of a format. `pair` has one of them
+// above the other.
+template <Elements E>
+__device__ __forceinline__ uint32_t PairOf(float low, float high) {
+  if constexpr (kMixOf<E> == Elements::kAny) return PairOfBF16(low, high);
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+template <Elements E>
+__device__ __forceinline__ float LowOf(uint32_t pair) {
+  if constexpr (kMixOf<E> == Elements::kAny) return __uint_as_float(pair << 16);
+  float f;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(f) : "r"(pair));
+  return f;
+}
+template <Elements E>
+__device__ __forceinline__ float HighOf(uint32_t pair) {
+  if constexpr (kMixOf<E> == Elements::kAny) return __uint_as_float(pair & 0xffff0000u);
+  float f;
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}"
+      : "=f"(f)
+      : "r"(pair));
+  return f;
+}
+
 // Elements [at, at + min(n, 8)) of the view; the rest of the pack is zero. n > 0.
 template <Elements E>
 __device__ __forceinline__ Raw<E> LoadRaw(const Rows& rows, int64_t at, int n) {
   Raw<E> raw{};
-  if (IsBF16<E>(rows)) {
+  if (AreShort<E>(rows)) {
     const uint16_t* p = reinterpret_cast<const uint16_t*>(rows.data) + at;
     if (rows.wide && n >= kPack) {
       raw.low = *reinterpret_cast<const uint4*>(p);
@@ -56,7 +85,7 @@ __device__ __forceinline__ Raw<E> LoadRaw(const Rows& rows, int64_t at, int n) {
         if (i < n) w[i / 2] |= static_cast<uint32_t>(p[i]) << (16 * (i % 2));
       raw.low = make_uint4(w[0], w[1], w[2], w[3]);
     }
-  } else if constexpr (E != Elements::kBF16) {
+  } else if constexpr (!kIsShort<E>) {
     const uint32_t* p = reinterpret_cast<const uint32_t*>(rows.data) + at;
     if (rows.wide && n >= kPack) {
       raw.low = *reinterpret_cast<const uint4*>(p);
@@ -75,7 +104,7 @@ __device__ __forceinline__ Raw<E> LoadRaw(const Rows& rows, int64_t at, int n) {
 
 template <Elements E>
 __device__ __forceinline__ void StoreRaw(const Rows& rows, int64_t at, int n, const Raw<E>& raw) {
-  if (IsBF16<E>(rows)) {
+  if (AreShort<E>(rows)) {
     uint16_t* p = reinterpret_cast<uint16_t*>(rows.data) + at;
     if (rows.wide && n >= kPack) {
       *reinterpret_cast<uint4*>(p) = raw.low;
@@ -85,7 +114,7 @@ __device__ __forceinline__ void StoreRaw(const Rows& rows, int64_t at, int n, co
       for (int i = 0; i < kPack; ++i)
         if (i < n) p[i] = static_cast<uint16_t>(w[i / 2] >> (16 * (i % 2)));
     }
-  } else if constexpr (E != Elements::kBF16) {
+  } else if constexpr (!kIsShort<E>) {
     uint32_t* p = reinterpret_cast<uint32_t*>(rows.data) + at;
     if (rows.wide && n >= kPack) {
       *reinterpret_cast<uint4*>(p) = raw.low;
@@ -104,13 +133,13 @@ template <Elements E>
 __device__ __forceinline__ Floats ToFloats(const Rows& rows, const Raw<E>& raw) {
   const uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
   Floats f;
-  if (IsBF16<E>(rows)) {
+  if (AreShort<E>(rows)) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      f.v[2 * i] = __uint_as_float(low[i] << 16);
-      f.v[2 * i + 1] = __uint_as_float(low[i] & 0xffff0000u);
+      f.v[2 * i] = LowOf<E>(low[i]);
+      f.v[2 * i + 1] = HighOf<E>(low[i]);
     }
-  } else if constexpr (E != Elements::kBF16) {
+  } else if constexpr (!kIsShort<E>) {
     const uint32_t high[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -125,16 +154,30 @@ __device__ __forceinline__ Floats ToFloats(const Rows& rows, const Raw<E>& raw) 
 template <Elements E>
 __device__ __forceinline__ Raw<E> FromFloats(const Rows& rows, const Floats& f) {
   Raw<E> raw{};
-  if (IsBF16<E>(rows)) {
-    raw.low = make_uint4(PairOfBF16(f.v[0], f.v[1]), PairOfBF16(f.v[2], f.v[3]),
-                         PairOfBF16(f.v[4], f.v[5]), PairOfBF16(f.v[6], f.v[7]));
-  } else if constexpr (E != Elements::kBF16) {
+  if (AreShort<E>(rows)) {
+    raw.low = make_uint4(PairOf<E>(f.v[0], f.v[1]), PairOf<E>(f.v[2], f.v[3]),
+                         PairOf<E>(f.v[4], f.v[5]), PairOf<E>(f.v[6], f.v[7]));
+  } else if constexpr (!kIsShort<E>) {
     raw.low = make_uint4(__float_as_uint(f.v[0]), __float_as_uint(f.v[1]), __float_as_uint(f.v[2]),
                          __float_as_uint(f.v[3]));
     raw.high = make_uint4(__float_as_uint(f.v[4]), __float_as_uint(f.v[5]), __float_as_uint(f.v[6]),
                           __float_as_uint(f.v[7]));
   }
   return raw;
+}
+
+// One element of rows, at most once rounded.
+template <Elements E>
+__device__ __forceinline__ float LoadOne(const Rows& rows, int64_t at) {
+  if (!AreShort<E>(rows)) return reinterpret_cast<const float*>(rows.data)[at];
+  return LowOf<E>(reinterpret_cast<const uint16_t*>(rows.data)[at]);
+}
+template <Elements E>
+__device__ __forceinline__ void StoreOne(const Rows& rows, int64_t at, float value) {
+  if (AreShort<E>(rows))
+    reinterpret_cast<uint16_t*>(rows.data)[at] = static_cast<uint16_t>(PairOf<E>(value, 0.0f));
+  else
+    reinterpret_cast<float*>(rows.data)[at] = value;
 }
 
 // What follows is computed from the value anew, not kept in registers from what came before.
@@ -149,7 +192,7 @@ __device__ __forceinline__ void Forget(uint4& w) {
 template <Elements E>
 __device__ __forceinline__ void Forget(Raw<E>& raw) {
   Forget(raw.low);
-  if constexpr (E != Elements::kBF16) Forget(raw.high);
+  if constexpr (!kIsShort<E>) Forget(raw.high);
 }
 
 template <Elements E>

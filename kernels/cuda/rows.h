@@ -15,16 +15,39 @@ namespace millrace::cuda {
 // (norm_grad: and the dtypes), never from whether an access could be 16 bytes wide.
 inline constexpr int kPack = 8;
 
-// A view of f32 or bf16 rows whose elements are neighbours. A flat view is one row.
+// A view of rows whose elements are neighbours, f32 unless it says another dtype. A flat view is
+// one row.
 struct Rows {
   std::byte* data = nullptr;  // nullptr: the operand is absent
   int64_t stride = 0;         // elements from row to row
-  bool bf16 = false;          // else f32
-  bool wide = false;          // every row starts at a multiple of 16 bytes
+  bool bf16 = false;
+  bool wide = false;  // every row starts at a multiple of 16 bytes
+  bool f16 = false;   // of operands that may be (views.h)
 };
 
 // Dtype of all rows of a kernel, if they share one: then it is known when the kernel is compiled.
-enum class Elements { kF32, kBF16, kAny };
+// Else which of two each row has: f32 or bf16 (kAny), f32 or f16 (kAnyF16). No op has floats of 16
+// bits of both formats, so that no kernel asks for more than one.
+enum class Elements { kF32, kBF16, kAny, kF16, kAnyF16 };
+
+// Where dtypes differ, or may: the pair of formats that has E's.
+constexpr Elements MixOf(Elements e) {
+  return e == Elements::kF16 || e == Elements::kAnyF16 ? Elements::kAnyF16 : Elements::kAny;
+}
+// E's format of 16 bits.
+constexpr Elements ShortOf(Elements e) {
+  return MixOf(e) == Elements::kAnyF16 ? Elements::kF16 : Elements::kBF16;
+}
+// Every row has elements of 16 bits.
+constexpr bool IsShort(Elements e) { return e == Elements::kBF16 || e == Elements::kF16; }
+
+// For kernels, which call no function of the host.
+template <Elements E>
+inline constexpr Elements kMixOf = MixOf(E);
+template <Elements E>
+inline constexpr Elements kShortOf = ShortOf(E);
+template <Elements E>
+inline constexpr bool kIsShort = IsShort(E);
 
 // i32 [B,T]; row r = b*T + t. `data` addresses parity 0.
 struct TokenRows {

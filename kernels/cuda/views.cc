@@ -6,9 +6,23 @@
 namespace millrace::cuda {
 namespace {
 
-void CheckFloat(const TensorView& view, const char* name) {
-  MR_CHECK(view.dtype() == DType::kF32 || view.dtype() == DType::kBF16,
-           "{} is {}; f32 or bf16 is allowed", name, Name(view.dtype()));
+void CheckFloat(const TensorView& view, const char* name, Floats16 allowed) {
+  MR_CHECK(view.dtype() == DType::kF32 || view.dtype() == DType::kBF16 ||
+               (view.dtype() == DType::kF16 && allowed == kF16Too),
+           "{} is {}; f32{} or {} is allowed", name, Name(view.dtype()),
+           allowed == kF16Too ? ", bf16" : "", allowed == kF16Too ? "f16" : "bf16");
+}
+
+void CheckOneFormat(bool bf16, bool f16) {
+  MR_CHECK(!bf16 || !f16, "an op of bf16 and of f16; one of the two is allowed");
+}
+
+Rows Make(const TensorView& view, int64_t stride, bool wide) {
+  return {.data = view.data,
+          .stride = stride,
+          .bf16 = view.dtype() == DType::kBF16,
+          .wide = wide,
+          .f16 = view.dtype() == DType::kF16};
 }
 
 bool Aligned(const void* p, int64_t stride_bytes) {
@@ -17,47 +31,45 @@ bool Aligned(const void* p, int64_t stride_bytes) {
 
 }  // namespace
 
-Rows RowsOf(const TensorView& view, const char* name) {
+Rows RowsOf(const TensorView& view, const char* name, Floats16 allowed) {
   if (!view) return {};
-  CheckFloat(view, name);
+  CheckFloat(view, name, allowed);
   MR_CHECK(view.layout.rank == 2 && (view.dim(1) <= 1 || view.stride(1) == 1),
            "{} is {}; rows of neighbours are expected", name, ToString(view.layout));
-  const bool bf16 = view.dtype() == DType::kBF16;
   const int64_t stride_bytes = view.dim(0) > 1 ? view.stride(0) * Bytes(view.dtype()) : 0;
-  return {view.data, view.stride(0), bf16, Aligned(view.data, stride_bytes)};
+  return Make(view, view.stride(0), Aligned(view.data, stride_bytes));
 }
 
-Rows FlatOf(const TensorView& view, const char* name) {
+Rows FlatOf(const TensorView& view, const char* name, Floats16 allowed) {
   if (!view) return {};
-  CheckFloat(view, name);
+  CheckFloat(view, name, allowed);
   MR_CHECK(view.layout.contiguous(), "{} is {}; it must be contiguous", name,
            ToString(view.layout));
-  return {view.data, view.numel(), view.dtype() == DType::kBF16, Aligned(view.data, 0)};
+  return Make(view, view.numel(), Aligned(view.data, 0));
 }
 
-Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name) {
+Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name,
+            Floats16 allowed) {
   if (!view) return {};
   MR_CHECK(view.layout.rank == 2 && view.dim(0) == rows && view.dim(1) == columns,
            "{} is {}; [{}, {}] is expected", name, ToString(view.layout), rows, columns);
-  return RowsOf(view, name);
+  return RowsOf(view, name, allowed);
 }
 
-Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name) {
+Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name, Floats16 allowed) {
   if (!view) return {};
   MR_CHECK(view.layout.rank == 1 && view.dim(0) == columns, "{} is {}; [{}] is expected", name,
            ToString(view.layout), columns);
-  return FlatOf(view, name);
+  return FlatOf(view, name, allowed);
 }
 
 Sequence SequenceOf(const TensorView& view, const char* name) {
   if (!view) return {};
-  CheckFloat(view, name);
+  CheckFloat(view, name, kBF16Alone);
   const int rank = view.layout.rank;
   MR_CHECK((rank == 3 || rank == 4) && (view.dim(rank - 1) <= 1 || view.stride(rank - 1) == 1),
            "{} is {}; rows of neighbours are expected", name, ToString(view.layout));
-  Sequence s{{view.data, view.stride(1), view.dtype() == DType::kBF16, true},
-             view.stride(0),
-             rank == 4 ? view.stride(2) : 0};
+  Sequence s{Make(view, view.stride(1), true), view.stride(0), rank == 4 ? view.stride(2) : 0};
   for (int i = 0; i + 1 < rank; ++i)
     s.rows.wide = s.rows.wide &&
                   Aligned(view.data, view.dim(i) > 1 ? view.stride(i) * Bytes(view.dtype()) : 0);
@@ -121,11 +133,24 @@ std::byte* ScratchOf(const TensorView& scratch, int64_t bytes, const char* op) {
   return scratch.data;
 }
 
-Elements ElementsOf(std::initializer_list<Rows> rows) {
-  bool f32 = false, bf16 = false;
+Elements ElementsOf(std::initializer_list<Rows> rows, std::initializer_list<Rows> others) {
+  bool f32 = false, bf16 = false, f16 = false;
   for (const Rows& r : rows)
-    if (r.data != nullptr) (r.bf16 ? bf16 : f32) = true;
-  return f32 && bf16 ? Elements::kAny : bf16 ? Elements::kBF16 : Elements::kF32;
+    if (r.data != nullptr) (r.bf16 ? bf16 : r.f16 ? f16 : f32) = true;
+  bool other_bf16 = bf16, other_f16 = f16;
+  for (const Rows& r : others)
+    if (r.data != nullptr) other_bf16 |= r.bf16, other_f16 |= r.f16;
+  CheckOneFormat(other_bf16, other_f16);
+  if (f16) return f32 ? Elements::kAnyF16 : Elements::kF16;
+  if (bf16) return f32 ? Elements::kAny : Elements::kBF16;
+  return other_f16 ? Elements::kAnyF16 : Elements::kF32;
+}
+
+Elements MixOf(std::initializer_list<DType> dtypes) {
+  bool bf16 = false, f16 = false;
+  for (const DType dtype : dtypes) bf16 |= dtype == DType::kBF16, f16 |= dtype == DType::kF16;
+  CheckOneFormat(bf16, f16);
+  return f16 ? Elements::kAnyF16 : Elements::kAny;
 }
 
 Launch LaunchOn(Stream& stream) {

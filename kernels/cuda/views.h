@@ -12,13 +12,20 @@
 
 namespace millrace::cuda {
 
-// An absent view gives absent Rows. `name` is the operand's, for messages.
-Rows RowsOf(const TensorView& view, const char* name);  // f32 or bf16 [R,C], neighbours in a row
-Rows FlatOf(const TensorView& view,
-            const char* name);  // f32 or bf16, contiguous, any rank: one row
+// Dtypes that a kernel is compiled for. Those of models without experts and scans are there in f16.
+enum Floats16 { kBF16Alone, kF16Too };
+
+// An absent view gives absent Rows. `name` is the operand's, for messages. f32 or bf16, or f16 with
+// kF16Too.
+Rows RowsOf(const TensorView& view, const char* name,
+            Floats16 allowed = kBF16Alone);  // [R,C], neighbours in a row
+Rows FlatOf(const TensorView& view, const char* name,
+            Floats16 allowed = kBF16Alone);  // contiguous, any rank: one row
 // RowsOf a [rows, columns], or FlatOf a [columns].
-Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name);
-Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name);
+Rows RowsOf(const TensorView& view, int64_t rows, int64_t columns, const char* name,
+            Floats16 allowed = kBF16Alone);
+Rows ColumnsOf(const TensorView& view, int64_t columns, const char* name,
+               Floats16 allowed = kBF16Alone);
 
 // f32 or bf16 [B,T,C] or [B,T,H,C], neighbours in a row.
 Sequence SequenceOf(const TensorView& view, const char* name);
@@ -36,8 +43,12 @@ ValueRows ValuesOf(const TensorView& values, const TokenRows& tokens, const char
 // Scratch of at least `bytes`, aligned to 16 bytes.
 std::byte* ScratchOf(const TensorView& scratch, int64_t bytes, const char* op);
 
-// The dtype that all present rows share.
-Elements ElementsOf(std::initializer_list<Rows> rows);
+// The dtype that all present rows share, or the mix that has theirs. `others`: what the kernel
+// reads and writes by MixOf that.
+Elements ElementsOf(std::initializer_list<Rows> rows, std::initializer_list<Rows> others = {});
+
+// The mix of dtypes that are f32, bf16 or f16.
+Elements MixOf(std::initializer_list<DType> dtypes);
 
 Launch LaunchOn(Stream& stream);
 

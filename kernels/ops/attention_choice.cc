@@ -35,9 +35,12 @@ bool Dense(const Layout& layout) {
   return true;
 }
 
-std::string WhyNotHeads(const Layout& layout, std::string_view name) {
-  if (layout.dtype != DType::kBF16)
-    return fmt::format("{} is {}, cuDNN takes bf16", name, Name(layout.dtype));
+std::string WhyNotHeads(const Layout& layout, DType of_q, std::string_view name) {
+  if (!IsFloatOf16Bits(layout.dtype))
+    return fmt::format("{} is {}, cuDNN takes bf16 and f16", name, Name(layout.dtype));
+  if (layout.dtype != of_q)
+    return fmt::format("{} is {}, q {}; cuDNN takes one dtype", name, Name(layout.dtype),
+                       Name(of_q));
   if (layout.dims[3] > 1 && layout.strides[3] != 1)
     return fmt::format("{} has stride {} in its last dimension, cuDNN takes 1", name,
                        layout.strides[3]);
@@ -58,7 +61,7 @@ std::string WhyNotOperands(const Op& op) {
     if (&operand == &op.lse) {
       if (!Dense(operand.layout)) why = "lse has gaps, cuDNN takes a dense one";
     } else {
-      why = WhyNotHeads(operand.layout, name);
+      why = WhyNotHeads(operand.layout, op.q.layout.dtype, name);
     }
   });
   return why;
@@ -83,8 +86,8 @@ std::string WhyNotSizes(const Op& op, const Dims<Op>& d) {
 // Of operands that cuDNN would take.
 template <class Op>
 bool Packed(const Op& op, const Dims<Op>& d) {
-  return op.documents && !op.rows.split() && op.scale > 0 && d.depth % kDepthMultiple == 0 &&
-         d.depth <= kMaxPackedDepth;
+  return op.documents && op.q.layout.dtype == DType::kBF16 && !op.rows.split() && op.scale > 0 &&
+         d.depth % kDepthMultiple == 0 && d.depth <= kMaxPackedDepth;
 }
 
 template <class Op>
@@ -114,7 +117,7 @@ int64_t BatchLimit(const Op& op) {
   return limit;
 }
 
-// cuDNN's tiles: 64 queries by 128 keys, bf16.
+// cuDNN's tiles: 64 queries by 128 keys, of 16 bits.
 template <class Op>
 int64_t ScoreBytes(const Dims<Op>& d) {
   return RoundUp(d.length, 64) * RoundUp(d.length, 128) * 2;
@@ -238,7 +241,7 @@ int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   int64_t bytes = kSlack + rows * 4;  // row sums of d_out * out
   // d_q in f32, to which blocks add in an order of their own, or the matrix that avoids it.
   bytes += op.deterministic ? heads * ScoreBytes(d) : rows * d.depth * 4;
-  if (d.group() > 1) bytes += 2 * rows * d.depth * 2;  // d_k and d_v per query head, bf16
+  if (d.group() > 1) bytes += 2 * rows * d.depth * 2;  // d_k and d_v per query head
   return bytes;
 }
 

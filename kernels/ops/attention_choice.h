@@ -2,10 +2,10 @@
 // take. From shapes, strides and dtypes alone: a plan is the same on every GPU, and planning and
 // kernels/cuda read the same numbers here.
 //
-// Arithmetic  kOwn computes in f32 throughout. kCudnn and kPacked multiply bf16 on tensor cores and
-//             add up in f32: the probabilities, and the score gradients, are rounded to bf16 before
-//             they enter a product, and in cuDNN with grouped queries so are each query head's
-//             contributions to d_k and d_v.
+// Arithmetic  kOwn computes in f32 throughout. kCudnn and kPacked multiply on tensor cores and add
+//             up in f32: the probabilities, and the score gradients, are rounded to the operands'
+//             dtype before they enter a product, and in cuDNN with grouped queries so are each
+//             query head's contributions to d_k and d_v.
 // Source      What cuDNN takes and needs: nvidia-cudnn-frontend 1.32 (sdpa_support_surface.h,
 //             scaled_dot_product_flash_attention.h) and the plans that cuDNN 9.19 makes for compute
 //             capability 9.0, asked for every case below. kernels/cuda checks them again at run
@@ -35,13 +35,13 @@ struct AttentionChoice {
   std::string why;  // cuDNN's refusal, in words; empty when cuDNN serves
 };
 
-// cuDNN serves bf16 operands (every one) whose head dimension is a multiple of 8, up to 256; whose
-// strides are multiples of 16 bytes; lse dense; T >= 2 (its gradient refuses one row); B and H at
-// most 65535, the limit of a CUDA grid. T need not be a multiple of anything. Every operand's
-// address must then be a multiple of 16 bytes.
-// With documents kPacked serves such operands where D is at most kMaxPackedDepth and the scale is
-// above 0, one row and windows too: it passes over keys in front of a document. The rest, and split
-// sequences that cuDNN does not serve, is left to kOwn.
+// cuDNN serves bf16 or f16 operands (every one the same) whose head dimension is a multiple of 8,
+// up to 256; whose strides are multiples of 16 bytes; lse dense; T >= 2 (its gradient refuses one
+// row); B and H at most 65535, the limit of a CUDA grid. T need not be a multiple of anything.
+// Every operand's address must then be a multiple of 16 bytes.
+// With documents kPacked serves such operands in bf16 where D is at most kMaxPackedDepth and the
+// scale is above 0, one row and windows too: it passes over keys in front of a document. The rest,
+// and split sequences that cuDNN does not serve, is left to kOwn.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
@@ -72,9 +72,9 @@ struct ChunkScratch {
   int64_t call = 0;       // cuDNN's
   int64_t lse[3] = {};    // f32 [B,H,S]: of a call, and of those before, twice; a gradient: of the
                           // two chunks of queries
-  int64_t queries = 0;    // bf16 [B,S,H,D]: out, d_q of a call
+  int64_t queries = 0;    // as q [B,S,H,D]: out, d_q of a call
   int64_t query_sum = 0;  // f32 [B,S,H,D]; a gradient: of both chunks
-  int64_t keys[2] = {};   // bf16 [B,S,Hkv,D]: d_k, d_v of a call
+  int64_t keys[2] = {};   // as q [B,S,Hkv,D]: d_k, d_v of a call
   int64_t key_sum[2] = {};  // f32
   int64_t bytes = 0;
 };

@@ -26,9 +26,9 @@ void CheckHeads(const TensorView& view, const AttentionDims& d, int64_t batch, i
   MR_CHECK(view.layout.rank == 4 && view.dim(0) == batch && view.dim(1) == d.rows &&
                view.dim(2) == heads && view.dim(3) == d.depth &&
                (d.depth <= 1 || view.stride(3) == 1) &&
-               (view.dtype() == DType::kF32 || view.dtype() == DType::kBF16),
-           "attention: {} is {}; f32 or bf16 [{}, {}, {}, {}] with last stride 1 is expected", name,
-           ToString(view.layout), batch, d.rows, heads, d.depth);
+               (view.dtype() == DType::kF32 || IsFloatOf16Bits(view.dtype())),
+           "attention: {} is {}; f32, bf16 or f16 [{}, {}, {}, {}] with last stride 1 is expected",
+           name, ToString(view.layout), batch, d.rows, heads, d.depth);
 }
 void CheckQueries(const TensorView& view, const AttentionDims& d, const char* name) {
   CheckHeads(view, d, d.batch, d.heads, name);

@@ -1,4 +1,4 @@
-// What every attention kernel of this folder is given, checked: shapes that agree, f32 or bf16
+// What every attention kernel of this folder is given, checked: shapes that agree, f32, bf16 or f16
 // heads with last stride 1, lse f32. Violations throw Error(kInternal) naming the operand, what it
 // is and what is expected.
 #pragma once

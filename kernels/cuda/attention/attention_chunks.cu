@@ -24,21 +24,22 @@ __device__ __forceinline__ Four FourOf(const ChunkSizes& sizes) {
           .inside = row < sizes.batch * sizes.rows};
 }
 
+template <Elements Mix>
 __device__ __forceinline__ void StoreFour(const AttentionHeads& x, int64_t at, const float4& v) {
-  const __nv_bfloat162 pairs[2] = {__floats2bfloat162_rn(v.x, v.y),
-                                   __floats2bfloat162_rn(v.z, v.w)};
   *reinterpret_cast<uint2*>(reinterpret_cast<uint16_t*>(x.data) + at) =
-      *reinterpret_cast<const uint2*>(pairs);
+      make_uint2(PairOf<Mix>(v.x, v.y), PairOf<Mix>(v.z, v.w));
 }
 
+template <Elements Mix>
 __device__ __forceinline__ void Keep(const Four& at, const AttentionHeads& out, float* sum,
                                      bool last, const float4& v) {
   if (last)
-    StoreFour(out, RowAt(out, at.batch, at.row, at.head) + at.column, v);
+    StoreFour<Mix>(out, RowAt(out, at.batch, at.row, at.head) + at.column, v);
   else
     *reinterpret_cast<float4*>(sum + at.dense) = v;
 }
 
+template <Elements Mix>
 __global__ void __launch_bounds__(kThreads) SumKernel(const ChunkSumArgs a) {
   BeginKernel();
   const Four at = FourOf(a.sizes);
@@ -46,19 +47,20 @@ __global__ void __launch_bounds__(kThreads) SumKernel(const ChunkSumArgs a) {
   float4 v = a.turn.first ? make_float4(0, 0, 0, 0) : FourAt(a.sum + at.dense);
   if (a.part.data != nullptr) {
     const int64_t row = RowAt(a.part, at.batch, at.row, at.head);
-    const float4 p = LoadFour(a.part, row, at.column, a.sizes.depth);
+    const float4 p = LoadFour<Mix>(a.part, row, at.column, a.sizes.depth);
     v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
   }
-  Keep(at, a.out, a.sum, a.turn.last, v);
+  Keep<Mix>(at, a.out, a.sum, a.turn.last, v);
 }
 
+template <Elements Mix>
 __global__ void __launch_bounds__(kThreads) MergeKernel(const ChunkMergeArgs a) {
   BeginKernel();
   const Four at = FourOf(a.sizes);
   if (!at.inside) return;
   const int64_t stat = (at.batch * a.sizes.heads + at.head) * a.sizes.rows + at.row;
   const int64_t row = RowAt(a.part, at.batch, at.row, at.head);
-  float4 v = LoadFour(a.part, row, at.column, a.sizes.depth);
+  float4 v = LoadFour<Mix>(a.part, row, at.column, a.sizes.depth);
   float lse = a.lse_part[stat];
   if (!a.turn.first) {
     const float part = lse, before = a.lse_before[stat];
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) MergeKernel(const ChunkMergeArgs a) 
                     s.w * old + v.w * now);
   }
   if (at.column == 0) a.lse[stat] = lse;
-  Keep(at, a.out, a.sum, a.turn.last, v);
+  Keep<Mix>(at, a.out, a.sum, a.turn.last, v);
 }
 
 template <class Args>
@@ -82,10 +84,11 @@ void Launch4(void (*kernel)(Args), const Args& args, const Launch& launch) {
 }  // namespace
 
 void LaunchChunkSum(const ChunkSumArgs& args, const Launch& launch) {
-  Launch4(SumKernel, args, launch);
+  Launch4(args.out.f16 ? SumKernel<Elements::kAnyF16> : SumKernel<Elements::kAny>, args, launch);
 }
 void LaunchChunkMerge(const ChunkMergeArgs& args, const Launch& launch) {
-  Launch4(MergeKernel, args, launch);
+  Launch4(args.out.f16 ? MergeKernel<Elements::kAnyF16> : MergeKernel<Elements::kAny>, args,
+          launch);
 }
 
 }  // namespace millrace::cuda

@@ -1,6 +1,6 @@
 // The border between attention_split.cc and attention_chunks.cu: what puts the calls of a split
-// attention together. All heads are bf16 [B,S,H,D], D and strides multiples of four elements and
-// addresses of eight bytes; sums are dense f32 [B,S,H,D], lse dense f32 [B,H,S].
+// attention together. All heads are bf16, or all f16, [B,S,H,D], D and strides multiples of four
+// elements and addresses of eight bytes; sums are dense f32 [B,S,H,D], lse dense f32 [B,H,S].
 #pragma once
 
 #include <cstdint>

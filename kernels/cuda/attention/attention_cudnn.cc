@@ -54,6 +54,7 @@ void ForEachCall(const Op<TensorView>& op, ChunkMask mask, F&& f) {
   const AttentionSlices slices = SlicesOf(shape);
   const std::vector<Operand> operands = OperandsOf(op);
   AttentionProblem problem = ProblemOf(op);
+  problem.f16 = op.q.dtype() == DType::kF16;
   problem.causal = mask == ChunkMask::kCausal;
   problem.length = d.rows;
   problem.depth = d.depth;

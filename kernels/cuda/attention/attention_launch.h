@@ -8,16 +8,18 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/rows.h"
 
 namespace millrace::cuda {
 
-// A [B,rows,H,D] view, f32 or bf16, last stride 1. Strides in elements.
+// A [B,rows,H,D] view, f32 unless it says another dtype, last stride 1. Strides in elements.
 struct AttentionHeads {
   std::byte* data = nullptr;
   int64_t batch_stride = 0, row_stride = 0, head_stride = 0;
   bool bf16 = false;
   // Four elements at a time: D, strides and the address are multiples of four elements.
   bool wide = false;
+  bool f16 = false;
 };
 
 // f32 [B,H,rows]; nullptr: absent.
@@ -45,7 +47,8 @@ struct AttentionArgs {
   AttentionHeads q, k, v, out;
   AttentionLse lse;
 };
-void LaunchAttention(const AttentionArgs& args, const Launch& launch);
+// `mix`: of all operands.
+void LaunchAttention(const AttentionArgs& args, Elements mix, const Launch& launch);
 
 struct AttentionGradArgs {
   AttentionSizes sizes;
@@ -54,7 +57,7 @@ struct AttentionGradArgs {
   AttentionLse lse;
   float* delta = nullptr;  // scratch [B,H,rows]
 };
-void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch);
+void LaunchAttentionGrad(const AttentionGradArgs& args, Elements mix, const Launch& launch);
 
 // Those of attention_packed.cu and attention_packed_grad.cu: every operand bf16, wide, its rows
 // multiples of 16 bytes apart, one chunk of one rank, D a multiple of 8 up to 128, scale above 0.

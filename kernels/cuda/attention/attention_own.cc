@@ -46,7 +46,8 @@ AttentionHeads HeadsOf(const TensorView& view) {
           .row_stride = layout.strides[1],
           .head_stride = layout.strides[2],
           .bf16 = layout.dtype == DType::kBF16,
-          .wide = wide};
+          .wide = wide,
+          .f16 = layout.dtype == DType::kF16};
 }
 
 AttentionLse LseOf(const TensorView& lse) {
@@ -84,6 +85,14 @@ AttentionGradArgs ArgsOf(const AttentionGradOp<TensorView>& op, const AttentionD
           .delta = op.scratch.as<float>()};
 }
 
+Elements MixOfHeads(const AttentionOp<TensorView>& op) {
+  return MixOf({op.q.dtype(), op.k.dtype(), op.v.dtype(), op.out.dtype()});
+}
+Elements MixOfHeads(const AttentionGradOp<TensorView>& op) {
+  return MixOf({op.q.dtype(), op.k.dtype(), op.v.dtype(), op.out.dtype(), op.d_out.dtype(),
+                op.d_q.dtype(), op.d_k.dtype(), op.d_v.dtype()});
+}
+
 // What attention_launch.h asks for of packed kernels.
 template <class Op>
 void CheckPacked(const Op& op, const AttentionDims& d) {
@@ -107,11 +116,11 @@ void CheckPacked(const Op& op, const AttentionDims& d) {
 
 void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
-  if (!d.empty()) LaunchAttention(ArgsOf(op, d), LaunchOn(stream));
+  if (!d.empty()) LaunchAttention(ArgsOf(op, d), MixOfHeads(op), LaunchOn(stream));
 }
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
-  if (!d.empty()) LaunchAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
+  if (!d.empty()) LaunchAttentionGrad(ArgsOf(op, d), MixOfHeads(op), LaunchOn(stream));
 }
 
 void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream) {

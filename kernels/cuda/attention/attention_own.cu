@@ -8,6 +8,7 @@
 // the same bits every time.
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.cuh"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -84,7 +85,7 @@ constexpr int ForwardBytes() {
   return (2 * TileFloats<kDepth>(kTile) + kTile * kScoreLine) * 4;
 }
 
-template <int kDepth>
+template <Elements Mix, int kDepth>
 __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs args) {
   BeginKernel();
   extern __shared__ float4 shared[];
@@ -96,7 +97,8 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
   const int kv_head = work.head / (sizes.heads / sizes.kv_heads);
   const int x = ThreadX(), y = ThreadY();
 
-  LoadQueries<kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end, sizes.depth);
+  LoadQueries<Mix, kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end,
+                                  sizes.depth);
   float out[4][Columns<kDepth>::kPerThread] = {};
   float max[4], sum[4];
   int first[4];
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
   for (int keys = FirstTile(sizes, work.batch, work.position); keys < work.position + work.rows();
        keys += kTile) {
     __syncthreads();
-    LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
+    LoadKeys<Mix, kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
     __syncthreads();
     float s[4][4];
     DotRows<kDepth>(s, q, kv, sizes.depth);
@@ -141,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
       for (float& o : out[i]) o *= shrink;
     }
     __syncthreads();
-    LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
+    LoadKeys<Mix, kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
     __syncthreads();
     AddProduct<kDepth, kTile>(out, weights, kv);
   }
@@ -154,11 +156,13 @@ __global__ void __launch_bounds__(kThreads) ForwardKernel(const AttentionArgs ar
     if (args.lse.data != nullptr && x == 0 && row < work.end)
       args.lse.data[LseAt(args.lse, work.batch, work.head, row)] = max[i] + logf(sum[i]);
   }
-  StoreRows<kDepth>(args.out, work.rows(), sizes.depth, out, inverse,
-                    [&](int r) { return RowAt(args.out, work.batch, work.row + r, work.head); });
+  StoreRows<Mix, kDepth>(args.out, work.rows(), sizes.depth, out, inverse, [&](int r) {
+    return RowAt(args.out, work.batch, work.row + r, work.head);
+  });
 }
 
 // delta[b,h,r] = d_out[b,r,h,:] . out[b,r,h,:], a warp per row.
+template <Elements Mix>
 __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs args) {
   BeginKernel();
   const AttentionSizes& sizes = args.sizes;
@@ -172,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) DeltaKernel(const AttentionGradArgs 
   const int64_t a = RowAt(args.d_out, b, t, h), c = RowAt(args.out, b, t, h);
   float sum = 0;
   for (int d = lane; d < sizes.depth; d += 32)
-    sum = fmaf(LoadOne(args.d_out, a + d), LoadOne(args.out, c + d), sum);
+    sum = fmaf(LoadOne<Mix>(args.d_out, a + d), LoadOne<Mix>(args.out, c + d), sum);
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   if (lane == 0) args.delta[row] = sum;
@@ -198,7 +202,7 @@ constexpr int QueryGradBytes() {
   return (3 * TileFloats<kDepth>(kTile) + kTile * kScoreLine) * 4;
 }
 
-template <int kDepth>
+template <Elements Mix, int kDepth>
 __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradArgs args) {
   BeginKernel();
   extern __shared__ float4 shared[];
@@ -211,9 +215,10 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   const int kv_head = work.head / (sizes.heads / sizes.kv_heads);
   const int x = ThreadX(), y = ThreadY();
 
-  LoadQueries<kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end, sizes.depth);
-  LoadQueries<kTile, kDepth>(d_out, args.d_out, work.batch, work.head, work.row, work.end,
-                             sizes.depth);
+  LoadQueries<Mix, kTile, kDepth>(q, args.q, work.batch, work.head, work.row, work.end,
+                                  sizes.depth);
+  LoadQueries<Mix, kTile, kDepth>(d_out, args.d_out, work.batch, work.head, work.row, work.end,
+                                  sizes.depth);
   float lse[4], delta[4];
   int first[4];
 #pragma unroll
@@ -229,12 +234,12 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
   for (int keys = FirstTile(sizes, work.batch, work.position); keys < work.position + work.rows();
        keys += kTile) {
     __syncthreads();
-    LoadKeys<kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
+    LoadKeys<Mix, kTile, kDepth>(kv, args.v, work.batch, kv_head, keys, sizes);
     __syncthreads();
     float d_p[4][4], s[4][4];
     DotRows<kDepth>(d_p, d_out, kv, sizes.depth);
     __syncthreads();
-    LoadKeys<kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
+    LoadKeys<Mix, kTile, kDepth>(kv, args.k, work.batch, kv_head, keys, sizes);
     __syncthreads();
     DotRows<kDepth>(s, q, kv, sizes.depth);
 #pragma unroll
@@ -251,8 +256,9 @@ __global__ void __launch_bounds__(kThreads) QueryGradKernel(const AttentionGradA
     AddProduct<kDepth, kTile>(d_q, d_s, kv);
   }
   const float one[4] = {1, 1, 1, 1};
-  StoreRows<kDepth>(args.d_q, work.rows(), sizes.depth, d_q, one,
-                    [&](int r) { return RowAt(args.d_q, work.batch, work.row + r, work.head); });
+  StoreRows<Mix, kDepth>(args.d_q, work.rows(), sizes.depth, d_q, one, [&](int r) {
+    return RowAt(args.d_q, work.batch, work.row + r, work.head);
+  });
 }
 
 // Queries per step of the kernel over keys: with 256 columns, tiles of 64 would
@@ -268,7 +274,7 @@ constexpr int KeyGradBytes() {
          4;
 }
 
-template <int kDepth>
+template <Elements Mix, int kDepth>
 __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArgs args) {
   BeginKernel();
   constexpr int kQ = kQueries<kDepth>, kJ = kQ / 16, kLine = kQ + 4;
@@ -286,8 +292,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
   const int group = sizes.heads / sizes.kv_heads;
   const int x = ThreadX(), y = ThreadY();
 
-  LoadKeys<kTile, kDepth>(k, args.k, work.batch, work.head, work.begin, sizes);
-  LoadKeys<kTile, kDepth>(v, args.v, work.batch, work.head, work.begin, sizes);
+  LoadKeys<Mix, kTile, kDepth>(k, args.k, work.batch, work.head, work.begin, sizes);
+  LoadKeys<Mix, kTile, kDepth>(v, args.v, work.batch, work.head, work.begin, sizes);
   float d_k[4][Columns<kDepth>::kPerThread] = {};
   float d_v[4][Columns<kDepth>::kPerThread] = {};
 
@@ -303,8 +309,8 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
         // No query from a document behind these keys on sees them.
         if (DocumentOf(sizes, work.batch, row) >= work.begin + kTile) break;
         __syncthreads();
-        LoadQueries<kQ, kDepth>(q, args.q, work.batch, head, row, end, sizes.depth);
-        LoadQueries<kQ, kDepth>(d_out, args.d_out, work.batch, head, row, end, sizes.depth);
+        LoadQueries<Mix, kQ, kDepth>(q, args.q, work.batch, head, row, end, sizes.depth);
+        LoadQueries<Mix, kQ, kDepth>(d_out, args.d_out, work.batch, head, row, end, sizes.depth);
         if (threadIdx.x < kQ) {
           const int at = row + static_cast<int>(threadIdx.x);
           const bool inside = at < end;
@@ -337,10 +343,10 @@ __global__ void __launch_bounds__(kThreads) KeyGradKernel(const AttentionGradArg
   }
   const float one[4] = {1, 1, 1, 1};
   const int keys = sizes.length - work.begin;
-  StoreRows<kDepth>(args.d_k, keys, sizes.depth, d_k, one, [&](int r) {
+  StoreRows<Mix, kDepth>(args.d_k, keys, sizes.depth, d_k, one, [&](int r) {
     return KeyAt(args.d_k, sizes, work.batch, work.begin + r, work.head);
   });
-  StoreRows<kDepth>(args.d_v, keys, sizes.depth, d_v, one, [&](int r) {
+  StoreRows<Mix, kDepth>(args.d_v, keys, sizes.depth, d_v, one, [&](int r) {
     return KeyAt(args.d_v, sizes, work.batch, work.begin + r, work.head);
   });
 }
@@ -359,15 +365,16 @@ int64_t KeyBlocks(const AttentionSizes& sizes) {
   return CeilDiv(sizes.length, kTile) * sizes.batch * sizes.kv_heads;
 }
 
-template <int kDepth>
+template <Elements Mix, int kDepth>
 void Forward(const AttentionArgs& args, const Launch& launch) {
-  Run(ForwardKernel<kDepth>, ForwardBytes<kDepth>(), QueryBlocks(args.sizes), args, launch);
+  Run(ForwardKernel<Mix, kDepth>, ForwardBytes<kDepth>(), QueryBlocks(args.sizes), args, launch);
 }
 
-template <int kDepth>
+template <Elements Mix, int kDepth>
 void Backward(const AttentionGradArgs& args, const Launch& launch) {
-  Run(QueryGradKernel<kDepth>, QueryGradBytes<kDepth>(), QueryBlocks(args.sizes), args, launch);
-  Run(KeyGradKernel<kDepth>, KeyGradBytes<kDepth>(), KeyBlocks(args.sizes), args, launch);
+  Run(QueryGradKernel<Mix, kDepth>, QueryGradBytes<kDepth>(), QueryBlocks(args.sizes), args,
+      launch);
+  Run(KeyGradKernel<Mix, kDepth>, KeyGradBytes<kDepth>(), KeyBlocks(args.sizes), args, launch);
 }
 
 // What a block may have on Hopper (and Blackwell): 227 KiB.
@@ -376,23 +383,27 @@ static_assert(ForwardBytes<256>() <= 227 * 1024 && QueryGradBytes<256>() <= 227 
 
 }  // namespace
 
-void LaunchAttention(const AttentionArgs& args, const Launch& launch) {
+void LaunchAttention(const AttentionArgs& args, Elements mix, const Launch& launch) {
   const int depth = args.sizes.depth;
-  depth <= 32    ? Forward<32>(args, launch)
-  : depth <= 64  ? Forward<64>(args, launch)
-  : depth <= 128 ? Forward<128>(args, launch)
-                 : Forward<256>(args, launch);
+  WithMixOf(mix, [&]<Elements Mix>() {
+    depth <= 32    ? Forward<Mix, 32>(args, launch)
+    : depth <= 64  ? Forward<Mix, 64>(args, launch)
+    : depth <= 128 ? Forward<Mix, 128>(args, launch)
+                   : Forward<Mix, 256>(args, launch);
+  });
 }
 
-void LaunchAttentionGrad(const AttentionGradArgs& args, const Launch& launch) {
+void LaunchAttentionGrad(const AttentionGradArgs& args, Elements mix, const Launch& launch) {
   const AttentionSizes& sizes = args.sizes;
   const int64_t rows = sizes.batch * sizes.heads * sizes.chunks * sizes.chunk;
-  Run(DeltaKernel, 0, CeilDiv(rows, kThreads / 32), args, launch);
   const int depth = args.sizes.depth;
-  depth <= 32    ? Backward<32>(args, launch)
-  : depth <= 64  ? Backward<64>(args, launch)
-  : depth <= 128 ? Backward<128>(args, launch)
-                 : Backward<256>(args, launch);
+  WithMixOf(mix, [&]<Elements Mix>() {
+    Run(DeltaKernel<Mix>, 0, CeilDiv(rows, kThreads / 32), args, launch);
+    depth <= 32    ? Backward<Mix, 32>(args, launch)
+    : depth <= 64  ? Backward<Mix, 64>(args, launch)
+    : depth <= 128 ? Backward<Mix, 128>(args, launch)
+                   : Backward<Mix, 256>(args, launch);
+  });
 }
 
 }  // namespace millrace::cuda

@@ -67,7 +67,7 @@ struct Plan {
 class Builder {
  public:
   explicit Builder(const AttentionProblem& problem) : p_(problem) {
-    plan_.graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+    plan_.graph.set_io_data_type(OfOperands())
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
@@ -90,6 +90,9 @@ class Builder {
                error.get_message());
   }
 
+  fe::DataType_t OfOperands() const {
+    return p_.f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16;
+  }
   int64_t HeadsOf(int operand) const {
     const bool kv = operand == kK || operand == kV || operand == kDK || operand == kDV;
     return kv ? p_.kv_heads : p_.heads;
@@ -99,7 +102,7 @@ class Builder {
     tensor.set_uid(IdOf(operand))
         .set_dim({p_.batch, HeadsOf(operand), p_.length, p_.depth})
         .set_stride({batch, head, row, 1})
-        .set_data_type(fe::DataType_t::BFLOAT16);
+        .set_data_type(OfOperands());
   }
   TensorPtr Input(int operand) {
     Tensor_attributes tensor;
@@ -162,10 +165,10 @@ class Builder {
 }  // namespace
 
 std::string ToString(const AttentionProblem& p) {
-  return fmt::format("cuDNN {}{}{} of B {} T {} H {}/{} D {}",
+  return fmt::format("cuDNN {}{}{} of {}B {} T {} H {}/{} D {}",
                      p.grad ? "attention_grad" : "attention",
                      p.deterministic ? ", deterministic," : "", p.causal ? "" : ", unmasked,",
-                     p.batch, p.length, p.heads, p.kv_heads, p.depth);
+                     p.f16 ? "f16, " : "", p.batch, p.length, p.heads, p.kv_heads, p.depth);
 }
 
 struct AttentionPlans::State {

@@ -25,9 +25,10 @@ namespace millrace::cuda {
 
 enum AttentionOperand { kQ, kK, kV, kOut, kDOut, kDQ, kDK, kDV, kAttentionOperands };
 
-// Everything that a plan is compiled for. All operands bf16 [B,T,heads,D] with last stride 1, lse
-// dense f32 [B,H,T].
+// Everything that a plan is compiled for. All operands bf16, or f16, [B,T,heads,D] with last stride
+// 1, lse dense f32 [B,H,T].
 struct AttentionProblem {
+  bool f16 = false;
   bool grad = false;
   bool lse = true;             // forward: whether it is written
   bool deterministic = false;  // grad only

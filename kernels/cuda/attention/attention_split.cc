@@ -25,8 +25,9 @@ AttentionHeads HeadsOf(const TensorView& view) {
           .batch_stride = view.stride(0),
           .row_stride = view.stride(1),
           .head_stride = view.stride(2),
-          .bf16 = true,
-          .wide = true};
+          .bf16 = view.dtype() == DType::kBF16,
+          .wide = true,
+          .f16 = view.dtype() == DType::kF16};
 }
 
 // The views of a split op's chunks and of its scratch.
@@ -35,6 +36,7 @@ class Chunks {
   template <template <class> class Op>
   Chunks(const Op<TensorView>& op, Stream& stream)
       : d_(CheckAttention(op)),
+        dtype_(op.q.dtype()),
         at_(ChunkScratchOf(ShapeOf(op))),
         scratch_(ScratchOf(op.scratch, at_.bytes, Op<TensorView>::kName)),
         launch_(LaunchOn(stream)) {
@@ -66,7 +68,7 @@ class Chunks {
     return {scratch_ + at_.lse[which], DenseLayout(DType::kF32, {d_.batch, d_.heads, d_.chunk()})};
   }
   TensorView Temporary(int64_t offset, int64_t heads) const {
-    return {scratch_ + offset, DenseLayout(DType::kBF16, {d_.batch, d_.chunk(), heads, d_.depth})};
+    return {scratch_ + offset, DenseLayout(dtype_, {d_.batch, d_.chunk(), heads, d_.depth})};
   }
   ChunkSizes Sizes(int64_t heads) const {
     return {d_.batch, static_cast<int>(d_.chunk()), static_cast<int>(heads),
@@ -96,6 +98,7 @@ class Chunks {
   }
 
   AttentionDims d_;
+  DType dtype_;  // of all heads
   ChunkScratch at_;
   std::byte* scratch_;
   Launch launch_;

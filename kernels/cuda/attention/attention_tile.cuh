@@ -8,11 +8,10 @@
 //                          W = Columns<kDepth>::kWidth.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/pack.cuh"
 
 namespace millrace::cuda {
 
@@ -46,63 +45,71 @@ __device__ __forceinline__ int64_t KeyAt(const AttentionHeads& x, const Attentio
   return RowAt(x, (2 * sizes.ranks - 1 - chunk) * sizes.batch + b, sizes.chunk + at, h);
 }
 
-__device__ __forceinline__ float LoadOne(const AttentionHeads& x, int64_t at) {
-  if (!x.bf16) return reinterpret_cast<const float*>(x.data)[at];
-  return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(x.data)[at])
-                         << 16);
+// As of Rows (pack.cuh), here and below.
+template <Elements Mix>
+__device__ __forceinline__ bool AreShort(const AttentionHeads& x) {
+  return Mix == Elements::kAny ? x.bf16 : x.f16;
 }
 
+template <Elements Mix>
+__device__ __forceinline__ float LoadOne(const AttentionHeads& x, int64_t at) {
+  if (!AreShort<Mix>(x)) return reinterpret_cast<const float*>(x.data)[at];
+  return LowOf<Mix>(reinterpret_cast<const uint16_t*>(x.data)[at]);
+}
+
+template <Elements Mix>
 __device__ __forceinline__ void StoreOne(const AttentionHeads& x, int64_t at, float value) {
-  if (x.bf16)
-    reinterpret_cast<__nv_bfloat16*>(x.data)[at] = __float2bfloat16_rn(value);
+  if (AreShort<Mix>(x))
+    reinterpret_cast<uint16_t*>(x.data)[at] = static_cast<uint16_t>(PairOf<Mix>(value, 0.0f));
   else
     reinterpret_cast<float*>(x.data)[at] = value;
 }
 
 // Elements [d, d + 4) of the row at `row`, zero from `depth` on.
+template <Elements Mix>
 __device__ __forceinline__ float4 LoadFour(const AttentionHeads& x, int64_t row, int d, int depth) {
   if (x.wide) {
     if (d >= depth) return make_float4(0, 0, 0, 0);
-    if (!x.bf16)
+    if (!AreShort<Mix>(x))
       return *reinterpret_cast<const float4*>(reinterpret_cast<const float*>(x.data) + row + d);
     const uint2 pairs =
         *reinterpret_cast<const uint2*>(reinterpret_cast<const uint16_t*>(x.data) + row + d);
-    return make_float4(__uint_as_float(pairs.x << 16), __uint_as_float(pairs.x & 0xffff0000u),
-                       __uint_as_float(pairs.y << 16), __uint_as_float(pairs.y & 0xffff0000u));
+    return make_float4(LowOf<Mix>(pairs.x), HighOf<Mix>(pairs.x), LowOf<Mix>(pairs.y),
+                       HighOf<Mix>(pairs.y));
   }
-  return make_float4(d < depth ? LoadOne(x, row + d) : 0.0f,
-                     d + 1 < depth ? LoadOne(x, row + d + 1) : 0.0f,
-                     d + 2 < depth ? LoadOne(x, row + d + 2) : 0.0f,
-                     d + 3 < depth ? LoadOne(x, row + d + 3) : 0.0f);
+  return make_float4(d < depth ? LoadOne<Mix>(x, row + d) : 0.0f,
+                     d + 1 < depth ? LoadOne<Mix>(x, row + d + 1) : 0.0f,
+                     d + 2 < depth ? LoadOne<Mix>(x, row + d + 2) : 0.0f,
+                     d + 3 < depth ? LoadOne<Mix>(x, row + d + 3) : 0.0f);
 }
 
 // tile[r, :] = the row at row_of(r) for r < rows, else zero.
-template <int kRows, int kDepth, class RowOf>
+template <Elements Mix, int kRows, int kDepth, class RowOf>
 __device__ __forceinline__ void LoadRows(float* tile, const AttentionHeads& x, int rows, int depth,
                                          RowOf row_of) {
   constexpr int kFours = kDepth / 4;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < kRows * kFours; i += kThreads) {
     const int r = i / kFours, d = i % kFours * 4;
-    const float4 four = r < rows ? LoadFour(x, row_of(r), d, depth) : make_float4(0, 0, 0, 0);
+    const float4 four = r < rows ? LoadFour<Mix>(x, row_of(r), d, depth) : make_float4(0, 0, 0, 0);
     *reinterpret_cast<float4*>(tile + r * (kDepth + 4) + d) = four;
   }
 }
 
 // tile[r, :] = x[b, begin + r, h, :] below row `end`, queries.
-template <int kRows, int kDepth>
+template <Elements Mix, int kRows, int kDepth>
 __device__ __forceinline__ void LoadQueries(float* tile, const AttentionHeads& x, int64_t b, int h,
                                             int begin, int end, int depth) {
-  LoadRows<kRows, kDepth>(tile, x, end - begin, depth,
-                          [&](int r) { return RowAt(x, b, begin + r, h); });
+  LoadRows<Mix, kRows, kDepth>(tile, x, end - begin, depth,
+                               [&](int r) { return RowAt(x, b, begin + r, h); });
 }
 
 // The same of keys or values, from position `begin` on.
-template <int kRows, int kDepth>
+template <Elements Mix, int kRows, int kDepth>
 __device__ __forceinline__ void LoadKeys(float* tile, const AttentionHeads& x, int64_t b, int h,
                                          int begin, const AttentionSizes& sizes) {
-  LoadRows<kRows, kDepth>(tile, x, sizes.length - begin, sizes.depth,
-                          [&](int r) { return KeyAt(x, sizes, b, begin + r, h); });
+  LoadRows<Mix, kRows, kDepth>(tile, x, sizes.length - begin, sizes.depth,
+                               [&](int r) { return KeyAt(x, sizes, b, begin + r, h); });
 }
 
 __device__ __forceinline__ float4 FourAt(const float* p) {
@@ -181,7 +188,7 @@ __device__ __forceinline__ void AddProduct(float (&sum)[kI][Columns<kDepth>::kPe
 }
 
 // Row row_of(r) of x, columns of this thread, = sum[i] * factor[i], for r = y + 16*i < rows.
-template <int kDepth, int kI, class RowOf>
+template <Elements Mix, int kDepth, int kI, class RowOf>
 __device__ __forceinline__ void StoreRows(const AttentionHeads& x, int rows, int depth,
                                           const float (&sum)[kI][Columns<kDepth>::kPerThread],
                                           const float (&factor)[kI], RowOf row_of) {
@@ -196,7 +203,7 @@ __device__ __forceinline__ void StoreRows(const AttentionHeads& x, int rows, int
       const int d = 16 * C::kWidth * g + C::kWidth * ThreadX();
 #pragma unroll
       for (int c = 0; c < C::kWidth; ++c)
-        if (d + c < depth) StoreOne(x, row + d + c, sum[i][g * C::kWidth + c] * factor[i]);
+        if (d + c < depth) StoreOne<Mix>(x, row + d + c, sum[i][g * C::kWidth + c] * factor[i]);
     }
   }
 }

@@ -14,8 +14,8 @@ namespace {
 // x [B,T,H,D], turned forward. No packs: there is nothing to do.
 RopeArgs ArgsOf(const TensorView& x, const TensorView& table) {
   const int64_t half = x.dim(3) / 2;
-  MR_CHECK(x.dtype() == DType::kF32 || x.dtype() == DType::kBF16,
-           "rope: x is {}; f32 or bf16 is allowed", Name(x.dtype()));
+  MR_CHECK(x.dtype() == DType::kF32 || IsFloatOf16Bits(x.dtype()),
+           "rope: x is {}; f32, bf16 or f16 is allowed", Name(x.dtype()));
   MR_CHECK(x.layout.rank == 4 && x.dim(3) % 2 == 0 && x.stride(3) == 1,
            "rope: x is {}; the head dimension must be even and dense", ToString(x.layout));
   MR_CHECK(table.dtype() == DType::kF32 && table.dim(1) == half && table.layout.contiguous(),
@@ -29,7 +29,10 @@ RopeArgs ArgsOf(const TensorView& x, const TensorView& table) {
   bool wide = half % kPack == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
               reinterpret_cast<uintptr_t>(table.data) % 16 == 0;
   for (int i = 0; i < 3; ++i) wide &= x.dim(i) == 1 || x.stride(i) * size % 16 == 0;
-  args.x = {x.data, 0, x.dtype() == DType::kBF16, wide};
+  args.x = {.data = x.data,
+            .bf16 = x.dtype() == DType::kBF16,
+            .wide = wide,
+            .f16 = x.dtype() == DType::kF16};
   args.table = table.as<float>();
   args.batch_stride = x.stride(0);
   args.position_stride = x.stride(1);

@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention/rope_launch.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -88,10 +89,9 @@ void LaunchRopeTable(const RopeTableArgs& args, const Launch& launch) {
 
 void LaunchRope(const RopeArgs& args, const Launch& launch) {
   const auto blocks = static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads));
-  if (args.x.bf16)
-    LaunchKernel(launch, blocks, kFlatThreads, 0, RopeKernel<Elements::kBF16>, args);
-  else
-    LaunchKernel(launch, blocks, kFlatThreads, 0, RopeKernel<Elements::kF32>, args);
+  WithElementsOf(args.x, [&]<Elements E>() {
+    LaunchKernel(launch, blocks, kFlatThreads, 0, RopeKernel<E>, args);
+  });
 }
 
 }  // namespace millrace::cuda

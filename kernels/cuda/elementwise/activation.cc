@@ -34,21 +34,23 @@ ActivationArgs ArgsOf(const TensorView& narrow, ActivationKind kind) {
 void CudaActivation(const ActivationOp<TensorView>& op, Stream& stream) {
   CheckShapes(op.x, op.out, op.kind);
   ActivationArgs args = ArgsOf(op.out, op.kind);
-  args.x = RowsOf(op.x, "x");
-  args.out = RowsOf(op.out, "out");
-  args.magnitude = MagnitudeOf(op.magnitude);
-  LaunchActivation(args, ElementsOf({args.x, args.out}), LaunchOn(stream));
+  args.x = RowsOf(op.x, "x", kF16Too);
+  args.out = RowsOf(op.out, "out", kF16Too);
+  const Elements elements = ElementsOf({args.x, args.out});
+  args.magnitude = MagnitudeOf(op.magnitude, elements);
+  LaunchActivation(args, elements, LaunchOn(stream));
 }
 
 void CudaActivationGrad(const ActivationGradOp<TensorView>& op, Stream& stream) {
   CheckShapes(op.x, op.d_out, op.kind);
   CheckShapes(op.d_x, op.d_out, op.kind);
   ActivationArgs args = ArgsOf(op.d_out, op.kind);
-  args.x = RowsOf(op.x, "x");
-  args.d_out = RowsOf(op.d_out, "d_out");
-  args.d_x = RowsOf(op.d_x, "d_x");
-  args.magnitude = MagnitudeOf(op.magnitude);
-  LaunchActivationGrad(args, ElementsOf({args.x, args.d_out, args.d_x}), LaunchOn(stream));
+  args.x = RowsOf(op.x, "x", kF16Too);
+  args.d_out = RowsOf(op.d_out, "d_out", kF16Too);
+  args.d_x = RowsOf(op.d_x, "d_x", kF16Too);
+  const Elements elements = ElementsOf({args.x, args.d_out, args.d_x});
+  args.magnitude = MagnitudeOf(op.magnitude, elements);
+  LaunchActivationGrad(args, elements, LaunchOn(stream));
 }
 
 }  // namespace millrace

@@ -1,4 +1,5 @@
 #include "kernels/cuda/activation.cuh"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kFlatThreads) ActivationGradKernel(const Activ
 
 // The second half of a swiglu row starts F elements into it.
 bool HalvesAligned(const Rows& rows, int columns) {
-  return rows.wide && columns % (rows.bf16 ? 8 : 4) == 0;
+  return rows.wide && columns % (rows.bf16 || rows.f16 ? 8 : 4) == 0;
 }
 
 // f.operator()<E, kKind>().
@@ -124,12 +125,7 @@ void Dispatch(Elements elements, ActivationKind kind, F&& f) {
         return f.template operator()<E, ActivationKind::kRelu2>();
     }
   };
-  if (elements == Elements::kBF16)
-    with_kind.template operator()<Elements::kBF16>();
-  else if (elements == Elements::kF32)
-    with_kind.template operator()<Elements::kF32>();
-  else
-    with_kind.template operator()<Elements::kAny>();
+  WithElements(elements, with_kind);
 }
 
 unsigned Blocks(const ActivationArgs& args) {
@@ -144,7 +140,7 @@ void LaunchActivation(const ActivationArgs& args, Elements elements, const Launc
   if (IsGated(a.kind)) a.x.wide = HalvesAligned(a.x, a.columns);
   Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
     LaunchKernel(launch, Blocks(a), kFlatThreads, 0,
-                 a.magnitude != nullptr ? ActivationKernel<E, kKind, true>
+                 a.magnitude != nullptr ? ActivationKernel<E, kKind, kMayHaveMagnitude<E>>
                                         : ActivationKernel<E, kKind, false>,
                  a);
   });
@@ -159,7 +155,7 @@ void LaunchActivationGrad(const ActivationArgs& args, Elements elements, const L
   }
   Dispatch(elements, a.kind, [&]<Elements E, ActivationKind kKind>() {
     LaunchKernel(launch, Blocks(a), kFlatThreads, 0,
-                 a.magnitude != nullptr ? ActivationGradKernel<E, kKind, true>
+                 a.magnitude != nullptr ? ActivationGradKernel<E, kKind, kMayHaveMagnitude<E>>
                                         : ActivationGradKernel<E, kKind, false>,
                  a);
   });

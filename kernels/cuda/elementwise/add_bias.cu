@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -8,6 +9,7 @@ namespace millrace::cuda {
 namespace {
 
 // out[r] = x[r] + bias, packs of eight: blockIdx.y strides over rows, x over the packs of a row.
+template <Elements Mix>
 __global__ void __launch_bounds__(kFlatThreads)
     AddBiasKernel(const Rows x, const Rows bias, const Rows out, const int64_t rows,
                   const int columns) {
@@ -15,12 +17,12 @@ __global__ void __launch_bounds__(kFlatThreads)
   const int c = static_cast<int>(blockIdx.x * kFlatThreads + threadIdx.x) * kPack,
             left = columns - c;
   if (left <= 0) return;
-  const Floats b = Load<Elements::kAny>(bias, c, left);
+  const Floats b = Load<Mix>(bias, c, left);
   for (int64_t r = blockIdx.y; r < rows; r += gridDim.y) {
-    Floats sum = Load<Elements::kAny>(x, r * x.stride + c, left);
+    Floats sum = Load<Mix>(x, r * x.stride + c, left);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) sum.v[i] = __fadd_rn(sum.v[i], b.v[i]);
-    Store<Elements::kAny>(out, r * out.stride + c, left, sum);
+    Store<Mix>(out, r * out.stride + c, left, sum);
   }
 }
 
@@ -32,8 +34,10 @@ void LaunchAddBias(const Rows& x, const Rows& bias, const Rows& out, int64_t row
   constexpr int64_t kMostBlocks = 65535;  // of a grid's second dimension
   const dim3 grid(static_cast<unsigned>(CeilDiv(Packs(columns), kFlatThreads)),
                   static_cast<unsigned>(std::min(rows, kMostBlocks)));
-  LaunchKernel(launch, grid, kFlatThreads, 0, AddBiasKernel, x, bias, out, rows,
-               static_cast<int>(columns));
+  WithMixOf(ElementsOf({x, bias, out}), [&]<Elements Mix>() {
+    LaunchKernel(launch, grid, kFlatThreads, 0, AddBiasKernel<Mix>, x, bias, out, rows,
+                 static_cast<int>(columns));
+  });
 }
 
 }  // namespace millrace::cuda

@@ -20,8 +20,8 @@ void CheckNumel(const TensorView& a, const TensorView& b, const char* op) {
 void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const char* op,
                Stream& stream) {
   CheckNumel(x, out, op);
-  LaunchCopy(FlatOf(x, "x"), FlatOf(out, "out"), update == Update::kAccumulate, x.numel(),
-             LaunchOn(stream));
+  LaunchCopy(FlatOf(x, "x", kF16Too), FlatOf(out, "out", kF16Too), update == Update::kAccumulate,
+             x.numel(), LaunchOn(stream));
 }
 
 }  // namespace
@@ -29,14 +29,14 @@ void CopyOrAdd(const TensorView& x, const TensorView& out, Update update, const 
 void CudaAdd(const AddOp<TensorView>& op, Stream& stream) {
   CheckNumel(op.a, op.out, "add");
   CheckNumel(op.b, op.out, "add");
-  LaunchAdd(FlatOf(op.a, "a"), FlatOf(op.b, "b"), FlatOf(op.out, "out"), op.out.numel(),
-            LaunchOn(stream));
+  LaunchAdd(FlatOf(op.a, "a", kF16Too), FlatOf(op.b, "b", kF16Too), FlatOf(op.out, "out", kF16Too),
+            op.out.numel(), LaunchOn(stream));
 }
 
 void CudaAddBias(const AddBiasOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
-  LaunchAddBias(RowsOf(op.x, "x"), ColumnsOf(op.bias, columns, "bias"),
-                RowsOf(op.out, rows, columns, "out"), rows, columns, LaunchOn(stream));
+  LaunchAddBias(RowsOf(op.x, "x", kF16Too), ColumnsOf(op.bias, columns, "bias", kF16Too),
+                RowsOf(op.out, rows, columns, "out", kF16Too), rows, columns, LaunchOn(stream));
 }
 
 void CudaCopyRows(const CopyRowsOp<TensorView>& op, Stream& stream) {
@@ -78,11 +78,13 @@ void CudaAccumulate(const AccumulateOp<TensorView>& op, Stream& stream) {
   CopyOrAdd(op.x, op.out, op.update, "accumulate", stream);
 }
 
-// Zeros have the same bits in all types: what is no float is so many of them.
+// Zeros have the same bits in all types: f16's are bf16's, and what is no float is so many f32.
 void CudaZeroRanges(const ZeroRangesOp<TensorView>& op, Stream& stream) {
   TensorView view = op.flat;
   int64_t words = 1;  // of an element
-  if (view.dtype() != DType::kF32 && view.dtype() != DType::kBF16) {
+  if (view.dtype() == DType::kF16) {
+    view.layout.dtype = DType::kBF16;
+  } else if (view.dtype() != DType::kF32 && view.dtype() != DType::kBF16) {
     words = Bytes(view.dtype()) / Bytes(DType::kF32);
     MR_CHECK(words > 0 && view.layout.contiguous(), "zero_ranges: {}", ToString(view.layout));
     view.layout = DenseLayout(DType::kF32, {op.flat.numel() * words});

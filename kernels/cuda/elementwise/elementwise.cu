@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -118,11 +119,11 @@ __global__ void __launch_bounds__(kFlatThreads)
   }
 }
 
-// f.operator()<E>() with the view's dtype.
-template <class F>
+// f.operator()<E>() with the view's dtype, of those of the mix.
+template <Elements Mix, class F>
 void WithDType(const Rows& rows, F&& f) {
-  if (rows.bf16)
-    f.template operator()<Elements::kBF16>();
+  if (rows.bf16 || rows.f16)
+    f.template operator()<kShortOf<Mix>>();
   else
     f.template operator()<Elements::kF32>();
 }
@@ -137,7 +138,7 @@ void WithUnit(bool wide, F&& f) {
 }
 
 template <Elements... E>
-constexpr int kUnit = ((E == Elements::kBF16) && ...) ? 8 : 4;
+constexpr int kUnit = (kIsShort<E> && ...) ? 8 : 4;
 
 unsigned Blocks(int64_t n, int unit) {
   return static_cast<unsigned>(std::max<int64_t>(1, CeilDiv(n / unit, kTile)));
@@ -147,12 +148,14 @@ unsigned Blocks(int64_t n, int unit) {
 
 void LaunchAdd(const Rows& a, const Rows& b, const Rows& out, int64_t n, const Launch& launch) {
   if (n == 0) return;
-  WithDType(a, [&]<Elements A>() {
-    WithDType(b, [&]<Elements B>() {
-      WithDType(out, [&]<Elements Out>() {
-        WithUnit<kUnit<A, B, Out>>(a.wide && b.wide && out.wide, [&]<int W>() {
-          LaunchKernel(launch, Blocks(n, W), kFlatThreads, 0, AddKernel<A, B, Out, W>, a, b, out,
-                       n);
+  WithMixOf(ElementsOf({a, b, out}), [&]<Elements Mix>() {
+    WithDType<Mix>(a, [&]<Elements A>() {
+      WithDType<Mix>(b, [&]<Elements B>() {
+        WithDType<Mix>(out, [&]<Elements Out>() {
+          WithUnit<kUnit<A, B, Out>>(a.wide && b.wide && out.wide, [&]<int W>() {
+            LaunchKernel(launch, Blocks(n, W), kFlatThreads, 0, AddKernel<A, B, Out, W>, a, b, out,
+                         n);
+          });
         });
       });
     });
@@ -161,14 +164,16 @@ void LaunchAdd(const Rows& a, const Rows& b, const Rows& out, int64_t n, const L
 
 void LaunchCopy(const Rows& x, const Rows& out, bool accumulate, int64_t n, const Launch& launch) {
   if (n == 0) return;
-  WithDType(x, [&]<Elements X>() {
-    WithDType(out, [&]<Elements Out>() {
-      WithUnit<kUnit<X, Out>>(x.wide && out.wide, [&]<int W>() {
-        const unsigned blocks = Blocks(n, W);
-        if (accumulate)
-          LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, true, W>, x, out, n);
-        else
-          LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, false, W>, x, out, n);
+  WithMixOf(ElementsOf({x, out}), [&]<Elements Mix>() {
+    WithDType<Mix>(x, [&]<Elements X>() {
+      WithDType<Mix>(out, [&]<Elements Out>() {
+        WithUnit<kUnit<X, Out>>(x.wide && out.wide, [&]<int W>() {
+          const unsigned blocks = Blocks(n, W);
+          if (accumulate)
+            LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, true, W>, x, out, n);
+          else
+            LaunchKernel(launch, blocks, kFlatThreads, 0, CopyKernel<X, Out, false, W>, x, out, n);
+        });
       });
     });
   });

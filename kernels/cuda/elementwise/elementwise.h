@@ -12,7 +12,8 @@ void CudaAdd(const AddOp<TensorView>& op, Stream& stream);
 void CudaAddBias(const AddBiasOp<TensorView>& op, Stream& stream);
 void CudaCopyRows(const CopyRowsOp<TensorView>& op, Stream& stream);
 void CudaJoinColumns(const JoinColumnsOp<TensorView>& op, Stream& stream);
-// Cast, Concat, Accumulate: equal dtypes copy bits; into bf16 a NaN becomes 0x7fff.
+// Cast, Concat, Accumulate: equal dtypes copy bits; into bf16 and f16 a NaN becomes
+// 0x7fff.
 void CudaCast(const CastOp<TensorView>& op, Stream& stream);
 void CudaConcat(const ConcatOp<TensorView>& op, Stream& stream);
 void CudaAccumulate(const AccumulateOp<TensorView>& op, Stream& stream);

@@ -20,9 +20,9 @@ void CudaEmbed(const EmbedOp<TensorView>& op, Stream& stream) {
   args.documents = IntsOf(op.documents, all_rows, "documents");
   MR_CHECK(!op.documents || !op.rows.split(), "embed: documents in rows split over ranks");
   args.first = static_cast<uint32_t>(first);
-  args.table = RowsOf(op.table, "table");
-  args.out = RowsOf(op.out, rows, columns, "out");
-  args.positions = RowsOf(op.positions, "positions");
+  args.table = RowsOf(op.table, "table", kF16Too);
+  args.out = RowsOf(op.out, rows, columns, "out", kF16Too);
+  args.positions = RowsOf(op.positions, "positions", kF16Too);
   const std::array<int64_t, 2> starts = ChunkStarts(op.rows, 2 * args.tokens.length);
   for (size_t i = 0; i < starts.size(); ++i) args.start[i] = static_cast<uint32_t>(starts[i]);
   const int64_t length = op.rows.ranks * args.tokens.length * (op.rows.split() ? 2 : 1);
@@ -51,7 +51,7 @@ void CudaSelectRow(const SelectRowOp<TensorView>& op, Stream& stream) {
   MR_CHECK(op.x.dtype() == op.out.dtype() && op.x.dim(1) == op.out.dim(1),
            "select_row: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
   const int64_t bytes = Bytes(op.x.dtype());
-  MR_CHECK(bytes == 2 || bytes == 4, "select_row: x is {}; f32 or bf16 is allowed",
+  MR_CHECK(bytes == 2 || bytes == 4, "select_row: x is {}; f32, bf16 or f16 is allowed",
            Name(op.x.dtype()));
   SelectRowArgs args;
   args.x = op.x.data;

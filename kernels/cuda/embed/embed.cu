@@ -1,3 +1,4 @@
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/embed/embed_launch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -78,17 +79,9 @@ __global__ void __launch_bounds__(kFlatThreads) SelectRowKernel(const SelectRowA
 
 void LaunchEmbed(const EmbedArgs& args, Elements elements, const Launch& launch) {
   const auto blocks = static_cast<unsigned>(CeilDiv(args.packs, kFlatThreads * kUnroll));
-  switch (elements) {
-    case Elements::kF32:
-      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kF32>, args);
-      break;
-    case Elements::kBF16:
-      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kBF16>, args);
-      break;
-    case Elements::kAny:
-      LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<Elements::kAny>, args);
-      break;
-  }
+  WithElements(elements, [&]<Elements E>() {
+    LaunchKernel(launch, blocks, kFlatThreads, 0, EmbedKernel<E>, args);
+  });
 }
 
 void LaunchTakeInput(const TakeInputArgs& args, const Launch& launch) {

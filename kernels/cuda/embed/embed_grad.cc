@@ -34,7 +34,7 @@ TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& to
 
   TableGradArgs table;
   const int result = (sort.passes - 1) % 2;
-  table.d_table = RowsOf(op.d_table, "d_table");
+  table.d_table = RowsOf(op.d_table, "d_table", kF16Too);
   table.keys = sort.keys[result];
   table.order = sort.order[result];
   table.partials = reinterpret_cast<float*>(piece(layout.partials()));
@@ -57,7 +57,7 @@ void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
               "embed_grad: rows or columns of d_out");
   const Launch launch = LaunchOn(stream);
   EmbedGradArgs args;
-  args.d_out = RowsOf(op.d_out, "d_out");
+  args.d_out = RowsOf(op.d_out, "d_out", kF16Too);
   args.rows = static_cast<int>(rows);
   args.columns = static_cast<int>(columns);
   if (op.d_table) {
@@ -68,7 +68,7 @@ void CudaEmbedGrad(const EmbedGradOp<TensorView>& op, Stream& stream) {
     const std::array<int64_t, 2> starts = ChunkStarts(op.rows, 2 * tokens.length);
     args.positions.positions = op.rows.ranks * tokens.length * (op.rows.split() ? 2 : 1);
     args.positions.d_positions =
-        RowsOf(op.d_positions, args.positions.positions, columns, "d_positions");
+        RowsOf(op.d_positions, args.positions.positions, columns, "d_positions", kF16Too);
     args.positions.documents = IntsOf(op.documents, all_rows, "documents");
     args.positions.batch = tokens.batch;
     args.positions.length = tokens.length;

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/embed/embed_grad_launch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
@@ -31,8 +32,8 @@ __device__ __forceinline__ Rows PartialOf(const EmbedGradArgs& a, int64_t tile, 
 }
 
 // The sorted rows [tile * number, tile * (number + 1)). Runs of one token that lie inside reach
-// d_table; a run that crosses a border of the tile leaves its sum in partials.
-template <Elements E>
+// d_table; a run that crosses a border of the tile leaves its sum in partials. Mix: of the results.
+template <Elements E, Elements Mix>
 __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
   // With the neighbours on either side, -1 where there is none.
   __shared__ int32_t key[kMaxTile + 2];
@@ -68,8 +69,7 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
       if (from_left || to_right)
         Store<Elements::kF32>(PartialOf(a, number, from_left ? kFromLeft : kToRight), c, left, sum);
       else
-        StoreOrAdd<Elements::kAny>(d_table, token * d_table.stride + c, left, sum,
-                                   a.table.accumulate);
+        StoreOrAdd<Mix>(d_table, token * d_table.stride + c, left, sum, a.table.accumulate);
       sum = {};
       run = i + 1;
     }
@@ -111,7 +111,7 @@ __device__ __forceinline__ int FindRows(const EmbedGradArgs& a, int position, in
 
 // d_positions[p] (=|+=) sum of the rows whose place in their document is p, in order. A block looks
 // for them together: a thread that walked all rows alone took most of the time of a step.
-template <Elements E>
+template <Elements E, Elements Mix>
 __device__ __forceinline__ void SumDocuments(const EmbedGradArgs& a, int position) {
   __shared__ int32_t found[kUnroll * kMaxThreads];
   const Rows& d_positions = a.positions.d_positions;
@@ -130,13 +130,13 @@ __device__ __forceinline__ void SumDocuments(const EmbedGradArgs& a, int positio
     }
   }
   if (left > 0)
-    StoreOrAdd<Elements::kAny>(d_positions, position * d_positions.stride + c, left, sum,
-                               a.positions.accumulate);
+    StoreOrAdd<Mix>(d_positions, position * d_positions.stride + c, left, sum,
+                    a.positions.accumulate);
 }
 
 // d_positions[p] (=|+=) sum over b of d_out[b*T + t - first], t = p - start[b % 2], of the rows
 // that there are.
-template <Elements E>
+template <Elements E, Elements Mix>
 __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t position) {
   const PositionsGradArgs& p = a.positions;
   const int c = Column(), left = a.columns - c;
@@ -158,25 +158,25 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t posi
     for (int u = 0; u < kUnroll; ++u)
       if (inside(first + u)) AddTo(sum, ToFloats<E>(a.d_out, raw[u]));
   }
-  StoreOrAdd<Elements::kAny>(p.d_positions, position * p.d_positions.stride + c, left, sum,
-                             p.accumulate);
+  StoreOrAdd<Mix>(p.d_positions, position * p.d_positions.stride + c, left, sum, p.accumulate);
 }
 
 // Blocks x: the tiles of sorted rows, then the positions.
-template <Elements E>
+template <Elements E, Elements Mix>
 __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a) {
   BeginKernel();
   const int x = static_cast<int>(blockIdx.x);
   if (x < a.table.tiles)
-    SumTile<E>(a, x);
+    SumTile<E, Mix>(a, x);
   else if (a.positions.documents != nullptr)
-    SumDocuments<E>(a, x - a.table.tiles);
+    SumDocuments<E, Mix>(a, x - a.table.tiles);
   else
-    SumPosition<E>(a, x - a.table.tiles);
+    SumPosition<E, Mix>(a, x - a.table.tiles);
 }
 
 // Block x: the token whose rows begin in tile x and go on to the right, if
 // there is one. Adds its parts.
+template <Elements Mix>
 __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradArgs a) {
   BeginKernel();
   const TableGradArgs& t = a.table;
@@ -206,11 +206,12 @@ __global__ void __launch_bounds__(kMaxThreads) JoinTilesKernel(const EmbedGradAr
       if (more) AddTo(sum, ToFloats<Elements::kF32>(Rows{}, raw[u]));
     }
   }
-  StoreOrAdd<Elements::kAny>(t.d_table, token * t.d_table.stride + c, left, sum, t.accumulate);
+  StoreOrAdd<Mix>(t.d_table, token * t.d_table.stride + c, left, sum, t.accumulate);
 }
 
 // Rows of the table that no token names become zero. A warp is a row, which it looks up among the
 // sorted keys: [low, high) holds the first that is not below v, cut into 32 at a time.
+template <Elements Mix>
 __global__ void __launch_bounds__(kMaxThreads) ZeroUnnamedKernel(const EmbedGradArgs a) {
   BeginKernel();
   const TableGradArgs& t = a.table;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(kMaxThreads) ZeroUnnamedKernel(const EmbedGrad
   }
   if (low < a.rows && t.keys[low] == v) return;
   for (int c = lane * kPack; c < a.columns; c += kWarp * kPack)
-    Store<Elements::kAny>(t.d_table, v * t.d_table.stride + c, a.columns - c, Floats{});
+    Store<Mix>(t.d_table, v * t.d_table.stride + c, a.columns - c, Floats{});
 }
 
 // Threads over the packs of a row, blocks of them in y.
@@ -241,29 +242,37 @@ struct Columns {
   }
 };
 
-}  // namespace
-
-void LaunchEmbedGrad(const EmbedGradArgs& args, const Launch& launch) {
-  if (args.columns == 0) return;
+template <Elements Mix>
+void LaunchAll(const EmbedGradArgs& args, const Launch& launch) {
   const Columns columns(args.columns);
   const bool table = args.table.d_table.data != nullptr;
   const int64_t positions =
       args.positions.d_positions.data != nullptr ? args.positions.positions : 0;
   const dim3 grid(static_cast<unsigned>(args.table.tiles + positions), columns.blocks);
   if (grid.x > 0) {
-    if (args.d_out.bf16)
-      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<Elements::kBF16>, args);
-    else
-      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<Elements::kF32>, args);
+    const auto run = [&]<Elements E>() {
+      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<E, Mix>, args);
+    };
+    args.d_out.bf16 || args.d_out.f16 ? run.template operator()<kShortOf<Mix>>()
+                                      : run.template operator()<Elements::kF32>();
   }
   if (args.table.tiles > 1) {
     const dim3 tiles(static_cast<unsigned>(args.table.tiles - 1), columns.blocks);
-    LaunchKernel(launch, tiles, columns.threads, 0, JoinTilesKernel, args);
+    LaunchKernel(launch, tiles, columns.threads, 0, JoinTilesKernel<Mix>, args);
   }
   if (table && !args.table.accumulate && args.table.vocab > 0) {
     const auto blocks = static_cast<unsigned>(CeilDiv(args.table.vocab * kWarp, kMaxThreads));
-    LaunchKernel(launch, blocks, kMaxThreads, 0, ZeroUnnamedKernel, args);
+    LaunchKernel(launch, blocks, kMaxThreads, 0, ZeroUnnamedKernel<Mix>, args);
   }
+}
+
+}  // namespace
+
+void LaunchEmbedGrad(const EmbedGradArgs& args, const Launch& launch) {
+  if (args.columns == 0) return;
+  const Elements elements =
+      ElementsOf({args.d_out}, {args.table.d_table, args.positions.d_positions});
+  WithMixOf(elements, [&]<Elements Mix>() { LaunchAll<Mix>(args, launch); });
 }
 
 }  // namespace millrace::cuda

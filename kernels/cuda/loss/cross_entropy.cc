@@ -16,7 +16,7 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
            op.vocab, padded);
   MR_CHECK_LE(padded, std::numeric_limits<int32_t>::max() - kPack, "cross_entropy: columns");
   CrossEntropyArgs args;
-  args.logits = RowsOf(op.logits, "logits");
+  args.logits = RowsOf(op.logits, "logits", kF16Too);
   args.targets = TokensOf(op.targets, op.scalars, op.parity_stride);
   const int64_t all_rows = args.targets.batch * args.targets.length;
   const int64_t first = op.row_begin.value();

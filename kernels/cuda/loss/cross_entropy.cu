@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/cuda/loss/row_packs.cuh"
@@ -15,7 +16,7 @@ constexpr int kMaxThreads = 1024;
 // there are: multiprocessors that another kernel holds for a while are made up for by the rest.
 constexpr int64_t kRowsPerBlock = 8;
 
-// Rows of up to kSharedPacks packs take half the threads: in bf16 they are short enough
+// Rows of up to kSharedPacks packs take half the threads: in 16 bits they are short enough
 // for two blocks per multiprocessor, of its 227 KiB. The threads follow from the columns
 // alone, not from the dtype.
 constexpr int64_t kSharedPacks = 7040;
@@ -154,7 +155,7 @@ template <Elements E, bool kWide, class Packs>
 __device__ __forceinline__ void WriteGradient(const CrossEntropyArgs& a, const Packs& packs_of,
                                               const Shares& s, float max, float factor,
                                               std::byte* this_row, const std::byte* next_row) {
-  constexpr int kAtOnce = kWide && E == Elements::kBF16 ? kUnroll : 1;  // as registers allow
+  constexpr int kAtOnce = kWide && kIsShort<E> ? kUnroll : 1;  // as registers allow
   int p_first = s.thread;
   for (int at = 0; at < s.stretches; ++at) {
 #pragma unroll 1
@@ -340,14 +341,9 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
 
 void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
   if (args.rows > 0) {
-    if (args.logits.bf16 && args.gradient)
-      LaunchRows<Elements::kBF16, true>(args, launch);
-    else if (args.logits.bf16)
-      LaunchRows<Elements::kBF16, false>(args, launch);
-    else if (args.gradient)
-      LaunchRows<Elements::kF32, true>(args, launch);
-    else
-      LaunchRows<Elements::kF32, false>(args, launch);
+    WithElementsOf(args.logits, [&]<Elements E>() {
+      args.gradient ? LaunchRows<E, true>(args, launch) : LaunchRows<E, false>(args, launch);
+    });
   }
   LaunchKernel(launch, 1, 1024, 0, LossSumKernel, args);
   if (args.tally != nullptr) LaunchKernel(launch, 1, 1024, 0, TallyKernel, args);

@@ -103,12 +103,13 @@ struct RowPacks {
   // One element as it lies in memory, and its value: apart, so that the load is
   // awaited where the value is used.
   __device__ __forceinline__ uint32_t Bits(const std::byte* row, int column) const {
-    if constexpr (E == Elements::kBF16) return reinterpret_cast<const uint16_t*>(row)[column];
+    if constexpr (kIsShort<E>) return reinterpret_cast<const uint16_t*>(row)[column];
     return reinterpret_cast<const uint32_t*>(row)[column];
   }
   __device__ __forceinline__ static float Value(uint32_t bits) {
     asm volatile("" : "+r"(bits));
-    return __uint_as_float(E == Elements::kBF16 ? bits << 16 : bits);
+    if constexpr (kIsShort<E>) return LowOf<E>(bits);
+    return __uint_as_float(bits);
   }
   __device__ __forceinline__ void WriteOne(std::byte* row, int column, float value) const {
     Store<E>(At(row), column, 1, Floats{{value}});

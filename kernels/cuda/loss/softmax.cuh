@@ -20,24 +20,30 @@ __device__ __forceinline__ float Exp(float z) {
   return y;
 }
 
-// The larger in each half; NaNs lose.
+// The larger in each half of a word, of E's format of 16 bits; NaNs lose.
+template <Elements E>
 __device__ __forceinline__ uint32_t LargerOfPair(uint32_t a, uint32_t b) {
   uint32_t larger;
-  asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  if constexpr (E == Elements::kBF16)
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  else
+    asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
 
-__device__ __forceinline__ float Largest(const Raw<Elements::kBF16>& raw) {
-  const uint32_t pair =
-      LargerOfPair(LargerOfPair(raw.low.x, raw.low.y), LargerOfPair(raw.low.z, raw.low.w));
-  return fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-__device__ __forceinline__ float Largest(const Raw<Elements::kF32>& raw) {
-  const Floats x = ToFloats<Elements::kF32>(Rows{}, raw);
-  float largest = x.v[0];
+template <Elements E>
+__device__ __forceinline__ float Largest(const Raw<E>& raw) {
+  if constexpr (kIsShort<E>) {
+    const uint32_t pair = LargerOfPair<E>(LargerOfPair<E>(raw.low.x, raw.low.y),
+                                          LargerOfPair<E>(raw.low.z, raw.low.w));
+    return fmaxf(LowOf<E>(pair), HighOf<E>(pair));
+  } else {
+    const Floats x = ToFloats<E>(Rows{}, raw);
+    float largest = x.v[0];
 #pragma unroll
-  for (int i = 1; i < kPack; ++i) largest = fmaxf(largest, x.v[i]);
-  return largest;
+    for (int i = 1; i < kPack; ++i) largest = fmaxf(largest, x.v[i]);
+    return largest;
+  }
 }
 
 // A pack whose elements from `left` on take no part: -infinity.
@@ -47,9 +53,7 @@ __device__ __forceinline__ void MaskFrom(Raw<E>& raw, int left) {
 #pragma unroll
   for (int i = 0; i < kPack; ++i)
     if (i >= left) x.v[i] = -INFINITY;
-  Rows rows;
-  rows.bf16 = E == Elements::kBF16;
-  raw = FromFloats<E>(rows, x);
+  raw = FromFloats<E>(Rows{}, x);
 }
 
 // Over some elements: `sum` is that of e^(x - max); over none: -infinity, 0. NaNs do not

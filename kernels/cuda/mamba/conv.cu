@@ -47,7 +47,7 @@ __device__ __forceinline__ Quad<E> QuadOf(const Sequence& s, const Channels& c, 
   if (t < 0 || t >= length) return quad;
   const int64_t at = PlaceOf(s, c, t);
   const bool whole = s.rows.wide && c.count >= kOf;
-  if (IsBF16<E>(s.rows)) {
+  if (AreShort<E>(s.rows)) {
     const uint16_t* p = reinterpret_cast<const uint16_t*>(s.rows.data) + at;
     if (whole) {
       const uint2 w = *reinterpret_cast<const uint2*>(p);
@@ -70,7 +70,7 @@ template <Elements E>
 __device__ __forceinline__ void Unpack(const Rows& rows, const Quad<E>& quad, float (&v)[kOf]) {
 #pragma unroll
   for (int i = 0; i < kOf; ++i)
-    if (IsBF16<E>(rows))
+    if (AreShort<E>(rows))
       v[i] = __uint_as_float(i % 2 == 0 ? quad.w[i / 2] << 16 : quad.w[i / 2] & 0xffff0000u);
     else if constexpr (E != Elements::kBF16)
       v[i] = __uint_as_float(quad.w[i]);
@@ -80,7 +80,7 @@ template <Elements E>
 __device__ __forceinline__ void StoreQuad(const Sequence& s, const Channels& c, int t,
                                           const float (&v)[kOf]) {
   const int64_t at = PlaceOf(s, c, t);
-  if (IsBF16<E>(s.rows)) {
+  if (AreShort<E>(s.rows)) {
     uint16_t* p = reinterpret_cast<uint16_t*>(s.rows.data) + at;
     const uint32_t w[2] = {PairOfBF16(v[0], v[1]), PairOfBF16(v[2], v[3])};
     if (s.rows.wide && c.count >= kOf) {

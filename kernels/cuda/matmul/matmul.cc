@@ -23,7 +23,7 @@ void Check(const MatmulOp<TensorView>& op) {
   for (const TensorView* view : {&op.a, &op.b, &op.out}) {
     const bool float8 = scaled && view != &op.out;
     MR_CHECK(float8 ? IsFloat8(view->dtype())
-                    : view->dtype() == DType::kF32 || view->dtype() == DType::kBF16,
+                    : view->dtype() == DType::kF32 || IsFloatOf16Bits(view->dtype()),
              "matmul of {}", ToString(view->layout));
     MR_CHECK_EQ(view->layout.rank, 2, "matmul: rank of {}", ToString(view->layout));
   }

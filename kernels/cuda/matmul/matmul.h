@@ -5,9 +5,9 @@
 //          table; whether a product overwrites or accumulates does not change it. They may differ
 //          between dtypes and strides of operands, and of results where Rounding is kBackend: those
 //          are another product to cuBLASLt.
-// Bias     cuBLASLt may round a product to the dtype of a bf16 result before it adds the bias,
+// Bias     cuBLASLt may round a product to a result's dtype of 16 bits before it adds the bias,
 //          depending on the algorithm (seen with lines that are not aligned to 16 bytes): then the
-//          error of the sum is up to 2^-8 |product| larger than one rounding's.
+//          error of the sum is up to 2^-8 |product| (f16: 2^-11) larger than one rounding's.
 // FP8      What cuBLASLt takes of it is in kernels/ops/cuda_float8.h. Tensor cores add the products
 //          of one step (32 along the sum) with about 14 bits; steps are added in f32. Both scales
 //          are multiplied by in f32.

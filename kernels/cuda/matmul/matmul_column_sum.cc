@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kLeastChunk = 64;  // rows; less is not worth a block
 
-bool IsFloat(const TensorView& v) { return v.dtype() == DType::kF32 || v.dtype() == DType::kBF16; }
+bool IsFloat(const TensorView& v) { return v.dtype() == DType::kF32 || IsFloatOf16Bits(v.dtype()); }
 
 bool ReadsVectors(const TensorView& x) {
   const int64_t width = 16 / Bytes(x.dtype());
@@ -50,7 +50,7 @@ void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream) {
       .out = op.out.data,
       .out_dtype = op.out.dtype(),
       .out_stride = op.out.stride(0),
-      .magnitude = cuda::MagnitudeOf(op.magnitude),
+      .magnitude = cuda::MagnitudeOf(op.magnitude, cuda::MixOf({op.x.dtype(), op.out.dtype()})),
       .accumulate = op.update == Update::kAccumulate,
       .vectors = rows > 0 && ReadsVectors(op.x)};
   cuda::LaunchColumnSum(sum, cuda::LaunchOn(stream));

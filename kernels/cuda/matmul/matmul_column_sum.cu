@@ -1,8 +1,10 @@
-#include <cuda_bf16.h>
+#include <type_traits>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/matmul_column_sum.h"
+#include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/arithmetic.h"
 
@@ -19,48 +21,48 @@ constexpr int kBlocksPerSm = 4;
 constexpr bool kLastRowFirst = true;
 
 // 16 bytes as floats.
-template <class T>
-struct Vector;
+template <Elements E>
+struct Vector {
+  static constexpr int kWidth = 8;
+  uint4 raw;
+  __device__ float operator[](int i) const {
+    const uint32_t pair = reinterpret_cast<const uint32_t*>(&raw)[i / 2];
+    return i % 2 == 0 ? LowOf<E>(pair) : HighOf<E>(pair);
+  }
+};
 template <>
-struct Vector<float> {
+struct Vector<Elements::kF32> {
   static constexpr int kWidth = 4;
-  static constexpr Elements kElements = Elements::kF32;
   float4 raw;
   __device__ float operator[](int i) const { return reinterpret_cast<const float*>(&raw)[i]; }
 };
-template <>
-struct Vector<__nv_bfloat16> {
-  static constexpr int kWidth = 8;
-  static constexpr Elements kElements = Elements::kBF16;
-  uint4 raw;
-  __device__ float operator[](int i) const {  // a bf16 is the upper half of a float
-    const uint32_t pair = reinterpret_cast<const uint32_t*>(&raw)[i / 2];
-    return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
-  }
-};
 
-__device__ float AsFloat(float value) { return value; }
-__device__ float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+// An element as it lies in memory.
+template <Elements E>
+using One = std::conditional_t<kIsShort<E>, uint16_t, float>;
+template <Elements E>
+__device__ __forceinline__ float AsFloat(One<E> value) {
+  if constexpr (kIsShort<E>) return LowOf<E>(value);
+  return value;
+}
 
 // The bits of the largest finite magnitude of `most` and what is added: nothing, unless kWanted.
 template <bool kWanted>
 struct Magnitude {
   uint32_t most = 0;
 
-  template <class T>
-  __device__ __forceinline__ void Add(const Vector<T>& values) {
+  template <Elements E>
+  __device__ __forceinline__ void Add(const Vector<E>& values) {
     if constexpr (!kWanted) return;
-    Most<Vector<T>::kElements> of_vector;
-    const auto add = [&](uint32_t word) {
-      of_vector.bits = LargerWord<Vector<T>::kElements>(of_vector.bits, word);
-    };
+    Most<E> of_vector;
+    const auto add = [&](uint32_t word) { of_vector.bits = LargerWord<E>(of_vector.bits, word); };
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(&values.raw);
     add(words[0]), add(words[1]), add(words[2]), add(words[3]);
     if (of_vector.Get() < kInfinity) {
       most = max(most, of_vector.Get());
     } else {
 #pragma unroll
-      for (int i = 0; i < Vector<T>::kWidth; ++i) Add(values[i]);
+      for (int i = 0; i < Vector<E>::kWidth; ++i) Add(values[i]);
     }
   }
   __device__ __forceinline__ void Add(float value) {
@@ -71,70 +73,72 @@ struct Magnitude {
   }
 };
 
-template <class T>
-__device__ __forceinline__ void AddVector(const Vector<T>& values,
-                                          float (&sums)[Vector<T>::kWidth]) {
+template <Elements E>
+__device__ __forceinline__ void AddVector(const Vector<E>& values,
+                                          float (&sums)[Vector<E>::kWidth]) {
 #pragma unroll
-  for (int i = 0; i < Vector<T>::kWidth; ++i) sums[i] += values[i];
+  for (int i = 0; i < Vector<E>::kWidth; ++i) sums[i] += values[i];
 }
 
 // sums[i] += the elements of rows row, row + step, ... below `rows` in columns first + i.
-template <class T, bool kVectors, bool kMagnitude>
+template <Elements E, bool kVectors, bool kMagnitude>
 __device__ __forceinline__ void AddRows(const ColumnSum& s, int64_t first, uint32_t row,
-                                        uint32_t step, float (&sums)[Vector<T>::kWidth],
+                                        uint32_t step, float (&sums)[Vector<E>::kWidth],
                                         Magnitude<kMagnitude>& magnitude) {
   const auto rows = static_cast<uint32_t>(s.rows);
   if (row >= rows) return;
   int left = static_cast<int>((rows - 1 - row) / step) + 1;
   const int64_t begin = kLastRowFirst ? rows - 1 - row : row;
   const int64_t jump = (kLastRowFirst ? -int64_t{step} : int64_t{step}) * s.row_stride;
-  const T* x = reinterpret_cast<const T*>(s.x) + first + begin * s.row_stride;
+  const One<E>* x = reinterpret_cast<const One<E>*>(s.x) + first + begin * s.row_stride;
   if constexpr (kVectors) {
-    Vector<T> values[kUnroll];
+    Vector<E> values[kUnroll];
     for (; left >= kUnroll; left -= kUnroll, x += kUnroll * jump) {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
-        values[u] = *reinterpret_cast<const Vector<T>*>(x + u * jump);
+        values[u] = *reinterpret_cast<const Vector<E>*>(x + u * jump);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums), magnitude.Add(values[u]);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
-      values[u] = u < left ? *reinterpret_cast<const Vector<T>*>(x + u * jump) : Vector<T>{};
+      values[u] = u < left ? *reinterpret_cast<const Vector<E>*>(x + u * jump) : Vector<E>{};
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) AddVector(values[u], sums), magnitude.Add(values[u]);
   } else {
     const int64_t columns = s.columns - first;
     for (; left > 0; --left, x += jump)
 #pragma unroll
-      for (int i = 0; i < Vector<T>::kWidth; ++i)
-        if (i < columns) sums[i] += AsFloat(x[i]), magnitude.Add(AsFloat(x[i]));
+      for (int i = 0; i < Vector<E>::kWidth; ++i)
+        if (i < columns) sums[i] += AsFloat<E>(x[i]), magnitude.Add(AsFloat<E>(x[i]));
   }
 }
 
+// Mix: of x and out.
+template <Elements Mix>
 __device__ __forceinline__ void StoreSum(const ColumnSum& s, int64_t column, float sum) {
   const int64_t at = column * s.out_stride;
   if (s.out_dtype == DType::kF32) {
     float& out = reinterpret_cast<float*>(s.out)[at];
     out = s.accumulate ? out + sum : sum;
   } else {
-    __nv_bfloat16& out = reinterpret_cast<__nv_bfloat16*>(s.out)[at];
-    out = __float2bfloat16_rn(s.accumulate ? __bfloat162float(out) + sum : sum);
+    uint16_t& out = reinterpret_cast<uint16_t*>(s.out)[at];
+    out = static_cast<uint16_t>(PairOf<Mix>(s.accumulate ? LowOf<Mix>(out) + sum : sum, 0.0f));
   }
 }
 
 // Block (tile, chunk): thread (x, y) sums rows chunk * kLanes + y, that + chunks *
 // kLanes, ... in kWidth columns.
-template <class T, bool kVectors, bool kMagnitude>
+template <Elements E, bool kVectors, bool kMagnitude>
 __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const ColumnSum s) {
   BeginKernel();
-  constexpr int kWidth = Vector<T>::kWidth;
+  constexpr int kWidth = Vector<E>::kWidth;
   __shared__ float lanes[kLanes][32 * kWidth];
   const int64_t first = (int64_t{blockIdx.x} * 32 + threadIdx.x) * kWidth;
   float sums[kWidth] = {};
   Magnitude<kMagnitude> magnitude;
   if (first < s.columns)
-    AddRows<T, kVectors>(s, first, blockIdx.y * kLanes + threadIdx.y, gridDim.y * kLanes, sums,
+    AddRows<E, kVectors>(s, first, blockIdx.y * kLanes + threadIdx.y, gridDim.y * kLanes, sums,
                          magnitude);
   magnitude.Raise(s);
 #pragma unroll
@@ -152,6 +156,7 @@ __global__ void __launch_bounds__(32 * kLanes, kBlocksPerSm) SumChunks(const Col
 
 // Thread (x, y) sums chunks y, y + 32, ... of column x of the block's 32, then warp
 // y the 32 sums of column y.
+template <Elements Mix>
 __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
   BeginKernel();
   constexpr int kMost = (kColumnSumBlocks + 31) / 32;
@@ -172,7 +177,7 @@ __global__ void __launch_bounds__(1024, 1) SumPartials(const ColumnSum s) {
 #pragma unroll
   for (int lane = 16; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
   const int64_t column = first + threadIdx.y;
-  if (threadIdx.x == 0 && column < s.columns) StoreSum(s, column, sum);
+  if (threadIdx.x == 0 && column < s.columns) StoreSum<Mix>(s, column, sum);
 }
 
 // Few rows, in one launch: a cluster of kCluster blocks sums a tile of 8 vectors' columns. Thread t
@@ -188,11 +193,11 @@ __device__ __forceinline__ void ClusterWait() {
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
 }
 
-template <class T, bool kVectors, bool kMagnitude>
+template <Elements E, Elements Mix, bool kVectors, bool kMagnitude>
 __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterLanes, kBlocksPerSm)
     SumInCluster(const ColumnSum s) {
   BeginKernel();
-  constexpr int kWidth = Vector<T>::kWidth, kTile = 8 * kWidth, kWarps = 8 * kClusterLanes / 32;
+  constexpr int kWidth = Vector<E>::kWidth, kTile = 8 * kWidth, kWarps = 8 * kClusterLanes / 32;
   __shared__ float of_warp[kWarps][kTile];
   __shared__ float of_block[kCluster][kTile];  // the first block's are used
   ClusterArrive();
@@ -201,7 +206,7 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
   float sums[kWidth] = {};
   Magnitude<kMagnitude> magnitude;
   if (first < s.columns)
-    AddRows<T, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8,
+    AddRows<E, kVectors>(s, first, blockIdx.y * kClusterLanes + threadIdx.x / 8,
                          kCluster * kClusterLanes, sums, magnitude);
   magnitude.Raise(s);
 #pragma unroll
@@ -230,48 +235,50 @@ __global__ void __cluster_dims__(1, kCluster, 1) __launch_bounds__(8 * kClusterL
   float sum = of_block[0][thread];
 #pragma unroll
   for (int b = 1; b < kCluster; ++b) sum += of_block[b][thread];
-  StoreSum(s, column, sum);
+  StoreSum<Mix>(s, column, sum);
 }
 
 // f.operator()<kVectors, kMagnitude>().
-template <class F>
+template <Elements E, class F>
 void WithVariant(const ColumnSum& s, F&& f) {
   const auto with = [&]<bool kVectors>() {
-    return s.magnitude != nullptr ? f.template operator()<kVectors, true>()
+    return s.magnitude != nullptr ? f.template operator()<kVectors, kMayHaveMagnitude<E>>()
                                   : f.template operator()<kVectors, false>();
   };
   return s.vectors ? with.template operator()<true>() : with.template operator()<false>();
 }
 
-template <class T>
+template <Elements E, Elements Mix>
 void LaunchWhole(const ColumnSum& s, const Launch& launch) {
-  const int64_t tile = 8 * Vector<T>::kWidth;
+  const int64_t tile = 8 * Vector<E>::kWidth;
   const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), kCluster);
-  WithVariant(s, [&]<bool kVectors, bool kMagnitude>() {
-    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<T, kVectors, kMagnitude>, s);
+  WithVariant<E>(s, [&]<bool kVectors, bool kMagnitude>() {
+    LaunchKernel(launch, grid, 8 * kClusterLanes, 0, SumInCluster<E, Mix, kVectors, kMagnitude>, s);
   });
 }
 
-template <class T>
+template <Elements E, Elements Mix>
 void LaunchChunks(const ColumnSum& s, const Launch& launch) {
-  static_assert(Vector<T>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
-  const int64_t tile = 32 * Vector<T>::kWidth;
+  static_assert(Vector<E>::kWidth <= kLanes, "the lanes of a block add up all of its columns");
+  const int64_t tile = 32 * Vector<E>::kWidth;
   const dim3 grid(static_cast<unsigned>(CeilDiv(s.columns, tile)), static_cast<unsigned>(s.chunks));
-  WithVariant(s, [&]<bool kVectors, bool kMagnitude>() {
-    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<T, kVectors, kMagnitude>, s);
+  WithVariant<E>(s, [&]<bool kVectors, bool kMagnitude>() {
+    LaunchKernel(launch, grid, dim3(32, kLanes), 0, SumChunks<E, kVectors, kMagnitude>, s);
   });
+  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0,
+               SumPartials<Mix>, s);
 }
 
 }  // namespace
 
 void LaunchColumnSum(const ColumnSum& s, const Launch& launch) {
-  if (s.partials == nullptr)
-    return s.x_dtype == DType::kF32 ? LaunchWhole<float>(s, launch)
-                                    : LaunchWhole<__nv_bfloat16>(s, launch);
-  s.x_dtype == DType::kF32 ? LaunchChunks<float>(s, launch)
-                           : LaunchChunks<__nv_bfloat16>(s, launch);
-  LaunchKernel(launch, static_cast<unsigned>((s.columns + 31) / 32), dim3(32, 32), 0, SumPartials,
-               s);
+  WithMixOf(MixOf({s.x_dtype, s.out_dtype}), [&]<Elements Mix>() {
+    const auto run = [&]<Elements E>() {
+      s.partials == nullptr ? LaunchWhole<E, Mix>(s, launch) : LaunchChunks<E, Mix>(s, launch);
+    };
+    s.x_dtype == DType::kF32 ? run.template operator()<Elements::kF32>()
+                             : run.template operator()<kShortOf<Mix>>();
+  });
 }
 
 }  // namespace millrace::cuda

@@ -15,6 +15,8 @@ cudaDataType_t TypeOf(DType dtype) {
   switch (dtype) {
     case DType::kF32:
       return CUDA_R_32F;
+    case DType::kF16:
+      return CUDA_R_16F;
     case DType::kE4M3:
       return CUDA_R_8F_E4M3;
     case DType::kE5M2:

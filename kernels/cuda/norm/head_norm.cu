@@ -1,3 +1,4 @@
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm/head_norm_launch.h"
 #include "kernels/cuda/pack.cuh"
@@ -11,20 +12,10 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kEach = static_cast<int>(kMaxHeadNormDepth) / kWarp;
 
-__device__ __forceinline__ float ReadAt(const Rows& rows, int64_t at) {
-  if (!rows.bf16) return reinterpret_cast<const float*>(rows.data)[at];
-  return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(rows.data)[at])
-                         << 16);
-}
-__device__ __forceinline__ void WriteAt(const Rows& rows, int64_t at, float value) {
-  if (rows.bf16)
-    reinterpret_cast<uint16_t*>(rows.data)[at] = static_cast<uint16_t>(PairOfBF16(value, 0.0f));
-  else
-    reinterpret_cast<float*>(rows.data)[at] = value;
-}
 // One dtype: bit for bit, NaN included.
+template <Elements Mix>
 __device__ __forceinline__ void CopyAt(const Rows& from, int64_t i, const Rows& to, int64_t j) {
-  if (to.bf16)
+  if (AreShort<Mix>(to))
     reinterpret_cast<uint16_t*>(to.data)[j] = reinterpret_cast<const uint16_t*>(from.data)[i];
   else
     reinterpret_cast<uint32_t*>(to.data)[j] = reinterpret_cast<const uint32_t*>(from.data)[i];
@@ -49,6 +40,7 @@ struct Place {
   }
 };
 
+template <Elements Mix>
 __global__ void __launch_bounds__(kThreads) HeadNormKernel(const HeadNormArgs a) {
   BeginKernel();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -57,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) HeadNormKernel(const HeadNormArgs a)
   const Place p(a, turn);
   const int64_t from = p.In(a.x, a.depth), to = p.In(a.out, a.depth);
   if (!p.Normed(a)) {
-    for (int i = lane; i < a.depth; i += kWarp) CopyAt(a.x, from + i, a.out, to + i);
+    for (int i = lane; i < a.depth; i += kWarp) CopyAt<Mix>(a.x, from + i, a.out, to + i);
     return;
   }
   float x[kEach];
@@ -65,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) HeadNormKernel(const HeadNormArgs a)
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int i = lane + j * kWarp;
-    x[j] = i < a.depth ? ReadAt(a.x, from + i) : 0.0f;
+    x[j] = i < a.depth ? LoadOne<Mix>(a.x, from + i) : 0.0f;
     squares = __dadd_rn(squares, double{x[j]} * double{x[j]});
   }
   const auto rstd =
@@ -75,11 +67,13 @@ __global__ void __launch_bounds__(kThreads) HeadNormKernel(const HeadNormArgs a)
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int i = lane + j * kWarp;
-    if (i < a.depth) WriteAt(a.out, to + i, __fmul_rn(__fmul_rn(x[j], rstd), ReadAt(weight, i)));
+    if (i < a.depth)
+      StoreOne<Mix>(a.out, to + i, __fmul_rn(__fmul_rn(x[j], rstd), LoadOne<Mix>(weight, i)));
   }
 }
 
 // d_x of a head; adds its terms of the weight's gradient to `sums`.
+template <Elements Mix>
 __device__ __forceinline__ void GradientOfHead(const HeadNormArgs& a, const Place& p, int lane,
                                                const Rows& weight, double (&sums)[kEach]) {
   const int64_t x_at = p.In(a.x, a.depth), dy_at = p.In(a.d_out, a.depth),
@@ -91,9 +85,9 @@ __device__ __forceinline__ void GradientOfHead(const HeadNormArgs& a, const Plac
   for (int j = 0; j < kEach; ++j) {
     const int i = lane + j * kWarp;
     const bool inside = i < a.depth;
-    const float dy = inside ? ReadAt(a.d_out, dy_at + i) : 0.0f;
-    xhat[j] = inside ? __fmul_rn(ReadAt(a.x, x_at + i), rstd) : 0.0f;
-    g[j] = inside ? __fmul_rn(dy, ReadAt(weight, i)) : 0.0f;
+    const float dy = inside ? LoadOne<Mix>(a.d_out, dy_at + i) : 0.0f;
+    xhat[j] = inside ? __fmul_rn(LoadOne<Mix>(a.x, x_at + i), rstd) : 0.0f;
+    g[j] = inside ? __fmul_rn(dy, LoadOne<Mix>(weight, i)) : 0.0f;
     sums[j] = __dadd_rn(sums[j], double{dy} * double{xhat[j]});
     dot = __dadd_rn(dot, double{g[j]} * double{xhat[j]});
   }
@@ -102,11 +96,12 @@ __device__ __forceinline__ void GradientOfHead(const HeadNormArgs& a, const Plac
   for (int j = 0; j < kEach; ++j) {
     const int i = lane + j * kWarp;
     if (i < a.depth)
-      WriteAt(a.d_x, dx_at + i, __fmul_rn(__fsub_rn(g[j], __fmul_rn(xhat[j], mean)), rstd));
+      StoreOne<Mix>(a.d_x, dx_at + i, __fmul_rn(__fsub_rn(g[j], __fmul_rn(xhat[j], mean)), rstd));
   }
 }
 
 // Each warp has turns of its own, in order; the warps' sums are added in order.
+template <Elements Mix>
 __global__ void __launch_bounds__(kThreads) HeadNormGradKernel(const HeadNormArgs a) {
   BeginKernel();
   __shared__ double of_warp[kWarps][kMaxHeadNormDepth];
@@ -116,12 +111,12 @@ __global__ void __launch_bounds__(kThreads) HeadNormGradKernel(const HeadNormArg
   for (uint32_t turn = blockIdx.x * kWarps + warp; turn < a.turns; turn += gridDim.x * kWarps) {
     const Place p(a, turn);
     if (p.head < a.heads) {
-      GradientOfHead(a, p, lane, a.q_weight, sums[0]);
+      GradientOfHead<Mix>(a, p, lane, a.q_weight, sums[0]);
     } else if (p.Normed(a)) {
-      GradientOfHead(a, p, lane, a.k_weight, sums[1]);
+      GradientOfHead<Mix>(a, p, lane, a.k_weight, sums[1]);
     } else if (a.d_x.data != a.d_out.data) {
       const int64_t from = p.In(a.d_out, a.depth), to = p.In(a.d_x, a.depth);
-      for (int i = lane; i < a.depth; i += kWarp) CopyAt(a.d_out, from + i, a.d_x, to + i);
+      for (int i = lane; i < a.depth; i += kWarp) CopyAt<Mix>(a.d_out, from + i, a.d_x, to + i);
     }
   }
 #pragma unroll
@@ -139,6 +134,7 @@ __global__ void __launch_bounds__(kThreads) HeadNormGradKernel(const HeadNormArg
 }
 
 // sum[i] (=|+=) the partials of all blocks, in order: a block of the grid for each weight.
+template <Elements Mix>
 __global__ void __launch_bounds__(kMaxHeadNormDepth) HeadNormSumsKernel(const HeadNormArgs a) {
   BeginKernel();
   const int which = static_cast<int>(blockIdx.x), i = static_cast<int>(threadIdx.x);
@@ -149,24 +145,31 @@ __global__ void __launch_bounds__(kMaxHeadNormDepth) HeadNormSumsKernel(const He
     total = __dadd_rn(total, a.partials[(int64_t{b} * 2 + which) * a.depth + i]);
   const float sum = __double2float_rn(total);
   const bool add = which == 0 ? a.add_q : a.add_k;
-  WriteAt(out, i, add ? __fadd_rn(ReadAt(out, i), sum) : sum);
+  StoreOne<Mix>(out, i, add ? __fadd_rn(LoadOne<Mix>(out, i), sum) : sum);
 }
 
 }  // namespace
 
 void LaunchHeadNorm(const HeadNormArgs& args, const Launch& launch) {
   if (args.turns == 0) return;
-  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(args.turns, kWarps)), kThreads, 0,
-               HeadNormKernel, args);
+  WithMixOf(ElementsOf({args.x, args.out}, {args.q_weight, args.k_weight}), [&]<Elements Mix>() {
+    LaunchKernel(launch, static_cast<unsigned>(CeilDiv(args.turns, kWarps)), kThreads, 0,
+                 HeadNormKernel<Mix>, args);
+  });
 }
 
 void LaunchHeadNormGrad(const HeadNormArgs& args, const Launch& launch) {
   if (args.depth == 0) return;
   HeadNormArgs a = args;
   a.blocks = static_cast<int>(std::min<int64_t>(kHeadNormGradBlocks, CeilDiv(a.turns, kWarps)));
-  if (a.blocks > 0)
-    LaunchKernel(launch, static_cast<unsigned>(a.blocks), kThreads, 0, HeadNormGradKernel, a);
-  LaunchKernel(launch, 2, kMaxHeadNormDepth, 0, HeadNormSumsKernel, a);
+  const Elements elements =
+      ElementsOf({a.d_out, a.x, a.d_x}, {a.q_weight, a.k_weight, a.d_q_weight, a.d_k_weight});
+  WithMixOf(elements, [&]<Elements Mix>() {
+    if (a.blocks > 0)
+      LaunchKernel(launch, static_cast<unsigned>(a.blocks), kThreads, 0, HeadNormGradKernel<Mix>,
+                   a);
+    LaunchKernel(launch, 2, kMaxHeadNormDepth, 0, HeadNormSumsKernel<Mix>, a);
+  });
 }
 
 }  // namespace millrace::cuda

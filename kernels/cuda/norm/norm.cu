@@ -16,11 +16,11 @@ __device__ __forceinline__ double Mean(double sum, const NormArgs& a) {
   return __fma_rn(__fma_rn(-mean, static_cast<double>(a.columns), sum), a.per_column, mean);
 }
 
-// kWhole: every pack is, and each is one access; rows are bf16.
+// kWhole: every pack is, and each is one access; rows have elements of 16 bits.
 template <Elements E, bool kWhole>
 __device__ __forceinline__ Raw<E> LoadPack(const Rows& rows, int64_t at, int n) {
   if constexpr (kWhole) {
-    static_assert(E == Elements::kBF16);
+    static_assert(kIsShort<E>);
     return {*reinterpret_cast<const uint4*>(reinterpret_cast<const uint16_t*>(rows.data) + at)};
   } else {
     return LoadRaw<E>(rows, at, n);
@@ -33,20 +33,22 @@ __device__ __forceinline__ void StorePack(const Rows& rows, int64_t at, int n, c
   else
     StoreRaw<E>(rows, at, n, raw);
 }
-// Of a weight or bias, of any dtype.
-template <bool kWhole>
-__device__ __forceinline__ Raw<Elements::kAny> LoadColumns(const Rows& rows, int c, int n) {
-  if constexpr (!kWhole) return LoadRaw<Elements::kAny>(rows, c, n);
-  Raw<Elements::kAny> raw{};
-  const uint4* const p = reinterpret_cast<const uint4*>(rows.data + c * (rows.bf16 ? 2 : 4));
+// Of a weight or bias, of any dtype of the mix.
+template <Elements Mix, bool kWhole>
+__device__ __forceinline__ Raw<Mix> LoadColumns(const Rows& rows, int c, int n) {
+  if constexpr (!kWhole) return LoadRaw<Mix>(rows, c, n);
+  Raw<Mix> raw{};
+  const bool is_short = AreShort<Mix>(rows);
+  const uint4* const p = reinterpret_cast<const uint4*>(rows.data + c * (is_short ? 2 : 4));
   raw.low = p[0];
-  if (!rows.bf16) raw.high = p[1];
+  if (!is_short) raw.high = p[1];
   return raw;
 }
 // Nobody's read: into the second cache, while the kernel before runs.
+template <Elements Mix>
 __device__ __forceinline__ void Fetch(const Rows& rows, int c) {
   if (rows.data != nullptr)
-    asm volatile("prefetch.global.L2 [%0];" : : "l"(rows.data + c * (rows.bf16 ? 2 : 4)));
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(rows.data + c * (AreShort<Mix>(rows) ? 2 : 4)));
 }
 
 // out = (s - mean) * rstd * weight + bias, one row per group. With kWhole weights are on their way
@@ -56,13 +58,14 @@ __device__ __forceinline__ void Fetch(const Rows& rows, int c) {
 // bits are the same. kMagnitude: there may be one.
 template <Elements E, int P, bool kWhole, bool kMagnitude>
 __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
+  constexpr Elements kMix = kMixOf<E>;  // weights'
   if constexpr (kWhole) {
     const Group group(a.shape.warps);
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       if (group.column(k) >= a.columns) break;
-      Fetch(a.weight, group.column(k));
-      Fetch(a.bias, group.column(k));
+      Fetch<kMix>(a.weight, group.column(k));
+      Fetch<kMix>(a.bias, group.column(k));
     }
   }
   BeginKernel();
@@ -81,14 +84,14 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
           mine ? LoadPack<E, kWhole>(a.residual, row * a.residual.stride + c, a.columns - c)
                : Raw<E>{};
   }
-  Raw<Elements::kAny> weights[kWhole ? P : 1], biases[kWhole ? P : 1];
+  Raw<kMix> weights[kWhole ? P : 1], biases[kWhole ? P : 1];
   if constexpr (kWhole) {
 #pragma unroll
     for (int k = 0; k < P; ++k) {
       const int c = group.column(k);
       if (c >= a.columns) break;
-      weights[k] = LoadColumns<kWhole>(a.weight, c, kPack);
-      if (a.bias.data != nullptr) biases[k] = LoadColumns<kWhole>(a.bias, c, kPack);
+      weights[k] = LoadColumns<kMix, kWhole>(a.weight, c, kPack);
+      if (a.bias.data != nullptr) biases[k] = LoadColumns<kMix, kWhole>(a.bias, c, kPack);
     }
   }
   Floats s[P];
@@ -123,9 +126,9 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   const float mean = __double2float_rn(exact_mean);
   double squares[1] = {};
   // A conversion to double takes as long as eight additions in f32. Where the values are
-  // bf16, the squares of a pack are added in f32: their deviations are from a mean whose
+  // of 16 bits, the squares of a pack are added in f32: their deviations are from a mean whose
   // rounding is made up for below.
-  const bool short_values = IsBF16<E>(a.residual.data != nullptr ? a.sum : a.x);
+  const bool short_values = AreShort<E>(a.residual.data != nullptr ? a.sum : a.x);
 #pragma unroll
   for (int k = 0; k < P; ++k) {
     const int c = group.column(k);
@@ -168,15 +171,15 @@ __global__ void __launch_bounds__(512) NormKernel(const NormArgs a) {
   for (int k = 0; k < P; ++k) {
     const int c = group.column(k);
     if (!active || c >= a.columns) break;
-    if constexpr (!kWhole) weights[0] = LoadColumns<false>(a.weight, c, a.columns - c);
-    const Floats weight = ToFloats<Elements::kAny>(a.weight, weights[kWhole ? k : 0]);
+    if constexpr (!kWhole) weights[0] = LoadColumns<kMix, false>(a.weight, c, a.columns - c);
+    const Floats weight = ToFloats<kMix>(a.weight, weights[kWhole ? k : 0]);
     Floats y;
 #pragma unroll
     for (int i = 0; i < kPack; ++i)
       y.v[i] = __fmul_rn(__fmul_rn(__fsub_rn(s[k].v[i], mean), rstd), weight.v[i]);
     if (a.bias.data != nullptr) {
-      if constexpr (!kWhole) biases[0] = LoadColumns<false>(a.bias, c, a.columns - c);
-      const Floats bias = ToFloats<Elements::kAny>(a.bias, biases[kWhole ? k : 0]);
+      if constexpr (!kWhole) biases[0] = LoadColumns<kMix, false>(a.bias, c, a.columns - c);
+      const Floats bias = ToFloats<kMix>(a.bias, biases[kWhole ? k : 0]);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) y.v[i] = __fadd_rn(y.v[i], bias.v[i]);
     }

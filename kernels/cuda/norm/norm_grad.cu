@@ -29,8 +29,8 @@ struct ColumnSums {
 
 // Adds a pack to the sums over its row, of g * xhat and then of g, and over its columns. The
 // rounding of the former would be shared by the row: they are formed in double, but from packs of
-// bf16, whose conversion one by one would take longer than all else, from the f32 sum of each pack.
-// Past the last column dy and weight are zero, and so is every term.
+// 16 bits, whose conversion one by one would take longer than all else, from the f32 sum of each
+// pack. Past the last column dy and weight are zero, and so is every term.
 template <Elements E, int P, bool kBias>
 __device__ __forceinline__ void AddPack(const Floats& dy, const Floats& x, const Floats& weight,
                                         float mean, float rstd, int k, double (&row)[kBias ? 2 : 1],
@@ -44,7 +44,7 @@ __device__ __forceinline__ void AddPack(const Floats& dy, const Floats& x, const
     if constexpr (kBias) columns.v[1][k].v[i] = __fadd_rn(columns.v[1][k].v[i], dy.v[i]);
   }
   double part_g_xhat = 0, part_g = 0;
-  if constexpr (E == Elements::kBF16) {
+  if constexpr (kIsShort<E>) {
     float pair[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
     for (int k = 0; k < P; ++k) {
       const int c = group.column(k);
       if (c >= a.columns) break;
-      const Floats weight = Load<Elements::kAny>(a.weight, c, a.columns - c);
+      const Floats weight = Load<kMixOf<E>>(a.weight, c, a.columns - c);
       AddPack<E, P, kBias>(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight, mean,
                            rstd, k, sums, columns);
     }
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
       const int c = group.column(k);
       if (c >= a.columns) break;
       Forget(d_out[k]), Forget(x[k]);
-      const Floats weight = Load<Elements::kAny>(a.weight, c, a.columns - c);
+      const Floats weight = Load<kMixOf<E>>(a.weight, c, a.columns - c);
       const Floats past =
           a.d_bypass.data != nullptr ? ToFloats<E>(a.d_bypass, bypass[k]) : Floats{};
       const Floats dx = GradientOf(ToFloats<E>(a.d_out, d_out[k]), ToFloats<E>(a.x, x[k]), weight,
@@ -224,12 +224,12 @@ inline constexpr int kWarpVectors = kStages* kStageVectors<P>;
 template <int P>
 inline constexpr size_t kWarpBytes = kWarpVectors<P> * sizeof(uint4);
 
-// The same in the same order, where everything is bf16 and each pack is one aligned vector: a row
-// is on its way to shared memory while the one before it is at work. kOneWarp: so has a row.
-template <int P, bool kBias, bool kOneWarp, bool kMagnitude>
+// The same in the same order, where everything has one format of 16 bits and each pack is one
+// aligned vector: a row is on its way to shared memory while the one before it is at work.
+// kOneWarp: so has a row.
+template <Elements E, int P, bool kBias, bool kOneWarp, bool kMagnitude>
 __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a) {
   BeginKernel();
-  constexpr Elements E = Elements::kBF16;
   extern __shared__ uint4 shared[];
   const Group group(kOneWarp ? 1 : a.shape.warps);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -323,6 +323,7 @@ __global__ void __launch_bounds__(512) NormGradStagedKernel(const NormGradArgs a
 constexpr int kSlices = kWarp;
 constexpr int kSlicePartials = static_cast<int>(CeilDiv(kNormGradBlocks, kSlices));
 
+template <Elements Mix>
 __global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGradArgs a) {
   BeginKernel();
   __shared__ double of_column[kWarp][kSlices + 1];
@@ -347,10 +348,10 @@ __global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGr
   if (threadIdx.x > 0 || c >= a.columns) return;
   float sum = __double2float_rn(total);
   const bool add = bias ? a.add_bias : a.add_weight;
-  if (out.bf16) {
+  if (AreShort<Mix>(out)) {
     uint16_t* to = reinterpret_cast<uint16_t*>(out.data) + c;
-    if (add) sum = __fadd_rn(__uint_as_float(static_cast<uint32_t>(*to) << 16), sum);
-    *to = static_cast<uint16_t>(PairOfBF16(sum, 0.0f));
+    if (add) sum = __fadd_rn(LowOf<Mix>(*to), sum);
+    *to = static_cast<uint16_t>(PairOf<Mix>(sum, 0.0f));
   } else {
     float* to = reinterpret_cast<float*>(out.data) + c;
     *to = add ? __fadd_rn(*to, sum) : sum;
@@ -359,9 +360,9 @@ __global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGr
 
 bool Staged(const NormGradArgs& a, Elements elements) {
   const auto vectors = [&](const Rows& rows) { return rows.data == nullptr || rows.wide; };
-  return elements == Elements::kBF16 && a.columns % kPack == 0 && a.shape.packs <= kStagedPacks &&
+  return IsShort(elements) && a.columns % kPack == 0 && a.shape.packs <= kStagedPacks &&
          vectors(a.d_out) && vectors(a.x) && vectors(a.d_bypass) && vectors(a.d_x) &&
-         a.weight.wide && a.weight.bf16;
+         a.weight.wide && (a.weight.bf16 || a.weight.f16);
 }
 
 // `most`: dynamic shared memory that the kernel may have, the same in all its launches.
@@ -383,22 +384,25 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     const int groups = NormGradGroups(args.shape);
     const size_t sums = groups > 1 ? 2 * sizeof(float) * kPack * groups * Packs(args.columns) : 0;
     if (Staged(args, elements)) {
-      const auto run = [&]<int P>() {
+      const auto run = [&]<Elements E, int P>() {
         const size_t rows = groups * args.shape.warps * kWarpBytes<P>;
         const auto with = [&]<bool kMagnitude>() {
           const auto kernel = args.shape.warps > 1
-                                  ? (bias ? NormGradStagedKernel<P, true, false, kMagnitude>
-                                          : NormGradStagedKernel<P, false, false, kMagnitude>)
-                                  : (bias ? NormGradStagedKernel<P, true, true, kMagnitude>
-                                          : NormGradStagedKernel<P, false, true, kMagnitude>);
+                                  ? (bias ? NormGradStagedKernel<E, P, true, false, kMagnitude>
+                                          : NormGradStagedKernel<E, P, false, false, kMagnitude>)
+                                  : (bias ? NormGradStagedKernel<E, P, true, true, kMagnitude>
+                                          : NormGradStagedKernel<E, P, false, true, kMagnitude>);
           LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
         };
-        args.magnitude != nullptr ? with.template operator()<true>()
+        args.magnitude != nullptr ? with.template operator()<kMayHaveMagnitude<E>>()
                                   : with.template operator()<false>();
       };
-      args.shape.packs == 1   ? run.template operator()<1>()
-      : args.shape.packs == 2 ? run.template operator()<2>()
-                              : run.template operator()<3>();
+      WithMixOf(elements, [&]<Elements Mix>() {
+        constexpr Elements E = kShortOf<Mix>;
+        args.shape.packs == 1   ? run.template operator()<E, 1>()
+        : args.shape.packs == 2 ? run.template operator()<E, 2>()
+                                : run.template operator()<E, 3>();
+      });
     } else {
       DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
         LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums,
@@ -407,7 +411,9 @@ void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& l
     }
   }
   const dim3 grid(static_cast<unsigned>(CeilDiv(args.columns, kWarp)), 2);
-  LaunchKernel(launch, grid, dim3(kWarp, kSlices), 0, NormSumsKernel, args);
+  WithMixOf(elements, [&]<Elements Mix>() {
+    LaunchKernel(launch, grid, dim3(kWarp, kSlices), 0, NormSumsKernel<Mix>, args);
+  });
 }
 
 }  // namespace millrace::cuda

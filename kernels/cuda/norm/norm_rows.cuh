@@ -1,6 +1,7 @@
 // How threads share a row of a norm, and the sums that they form together.
 #pragma once
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/pack.cuh"
 
 namespace millrace::cuda {
@@ -85,14 +86,7 @@ void DispatchRows(Elements elements, int packs, F&& f) {
         return f.template operator()<E, 4>();
     }
   };
-  switch (elements) {
-    case Elements::kF32:
-      return with_packs.template operator()<Elements::kF32>();
-    case Elements::kBF16:
-      return with_packs.template operator()<Elements::kBF16>();
-    case Elements::kAny:
-      return with_packs.template operator()<Elements::kAny>();
-  }
+  WithElements(elements, with_packs);
 }
 
 }  // namespace millrace::cuda

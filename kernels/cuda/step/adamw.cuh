@@ -1,6 +1,7 @@
 // What the kernels of AdamW share: factors of a step, the direction of an update.
 #pragma once
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/step/update_launch.h"
 
@@ -77,18 +78,19 @@ __device__ __forceinline__ void Directions(const Factors& f, const float (&m)[W]
     out[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), f.inverse_sqrt_bias2), f.eps));
 }
 
-template <int W>
+// Mix, here and below: of the gradient and the compute weights.
+template <Elements Mix, int W>
 __device__ __forceinline__ void StoreCompute(const AdamWArgs& a, int64_t unit,
                                              const float (&w)[W]) {
   if (a.compute.data == nullptr) return;
-  if (a.compute.bf16)
-    StoreUnit<Elements::kBF16, W>(a.compute, unit, Narrow<Elements::kBF16, W>(w));
+  if (AreShort<Mix>(a.compute))
+    StoreUnit<kShortOf<Mix>, W>(a.compute, unit, Narrow<kShortOf<Mix>, W>(w));
   else
     StoreUnit<Elements::kF32, W>(a.compute, unit, Narrow<Elements::kF32, W>(w));
 }
 
 // Weights w of a unit, moved along `direction`, to their places; bit i of `decay`: w[i] decays.
-template <int W>
+template <Elements Mix, int W>
 __device__ __forceinline__ void Move(const AdamWArgs& a, const Factors& f, int64_t unit,
                                      const float (&direction)[W], unsigned decay, float (&w)[W]) {
   constexpr Elements kF32 = Elements::kF32;
@@ -98,7 +100,7 @@ __device__ __forceinline__ void Move(const AdamWArgs& a, const Factors& f, int64
     w[i] = __fsub_rn(__fmul_rn(w[i], keep), __fmul_rn(f.step, direction[i]));
   }
   StoreUnit<kF32, W>(a.master, unit, Narrow<kF32, W>(w));
-  StoreCompute<W>(a, unit, w);
+  StoreCompute<Mix, W>(a, unit, w);
 }
 
 // A unit of a shard whose moments are f32.
@@ -115,7 +117,7 @@ __device__ __forceinline__ State<Grad, W> LoadState(const AdamWArgs& a, int64_t 
           LoadUnit<kF32, W>(a.v, unit), LoadUnit<Grad, W>(a.grad, unit)};
 }
 
-template <Elements Grad, int W>
+template <Elements Grad, Elements Mix, int W>
 __device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
                                        const State<Grad, W>& state, int64_t unit, unsigned decay) {
   constexpr Elements kF32 = Elements::kF32;
@@ -127,15 +129,26 @@ __device__ __forceinline__ void Update(const AdamWArgs& a, const Factors& f,
   StoreUnit<kF32, W>(a.m, unit, Narrow<kF32, W>(m));
   StoreUnit<kF32, W>(a.v, unit, Narrow<kF32, W>(v));
   Directions<W>(f, m, v, direction);
-  Move<W>(a, f, unit, direction, decay, w);
+  Move<Mix, W>(a, f, unit, direction, decay, w);
 }
 
 // Of a step that is not applied: the downcast alone.
-template <int W>
+template <Elements Mix, int W>
 __device__ __forceinline__ void StoreAsItIs(const AdamWArgs& a, int64_t unit) {
   float w[W];
   Widen<Elements::kF32, W>(LoadUnit<Elements::kF32, W>(a.master, unit), w);
-  StoreCompute<W>(a, unit, w);
+  StoreCompute<Mix, W>(a, unit, w);
+}
+
+// f.operator()<Grad, Mix>() with what the operands have.
+template <class F>
+void WithDTypes(const AdamWArgs& a, F&& f) {
+  WithMixOf(ElementsOf({a.grad}, {a.compute}), [&]<Elements Mix>() {
+    if (a.grad.bf16 || a.grad.f16)
+      f.template operator()<kShortOf<Mix>, Mix>();
+    else
+      f.template operator()<Elements::kF32, Mix>();
+  });
 }
 
 }  // namespace millrace::cuda

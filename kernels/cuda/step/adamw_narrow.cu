@@ -43,7 +43,7 @@ __device__ __forceinline__ void WordsOf(const NarrowRuns& runs, int64_t i, int64
   }
 }
 
-template <Elements Grad, int W>
+template <Elements Grad, Elements Mix, int W>
 __device__ __forceinline__ void UpdateNarrow(const AdamWArgs& a, const NarrowRuns& runs,
                                              const Factors& f, int64_t t, int64_t unit, int run) {
   constexpr Elements kF32 = Elements::kF32, kBF16 = Elements::kBF16;
@@ -68,11 +68,11 @@ __device__ __forceinline__ void UpdateNarrow(const AdamWArgs& a, const NarrowRun
   StoreUnit<kBF16, W>(a.m, unit, unit_m);
   StoreUnit<kBF16, W>(a.v, unit, unit_v);
   Directions<W>(f, m, v, direction);
-  Move<W>(a, f, unit, direction, decay, w);
+  Move<Mix, W>(a, f, unit, direction, decay, w);
 }
 
 // A thread has a unit of W elements; those that are in no whole unit are of the last block's.
-template <Elements Grad, int W>
+template <Elements Grad, Elements Mix, int W>
 __global__ void __launch_bounds__(kFlatThreads)
     AdamWNarrowKernel(const __grid_constant__ AdamWArgs a,
                       const __grid_constant__ NarrowRuns runs) {
@@ -91,16 +91,16 @@ __global__ void __launch_bounds__(kFlatThreads)
   const int64_t t = a.scalars->adam_t, units = a.end / W, unit = tile + threadIdx.x;
   if (unit < units) {
     if (f.applied)
-      UpdateNarrow<Grad, W>(a, runs, f, t, unit, first_run);
+      UpdateNarrow<Grad, Mix, W>(a, runs, f, t, unit, first_run);
     else
-      StoreAsItIs<W>(a, unit);
+      StoreAsItIs<Mix, W>(a, unit);
   }
   const int64_t last = units * W + threadIdx.x;
   if (W == 1 || blockIdx.x + 1 != gridDim.x || last >= a.end) return;
   if (f.applied)
-    UpdateNarrow<Grad, 1>(a, runs, f, t, last, 0);
+    UpdateNarrow<Grad, Mix, 1>(a, runs, f, t, last, 0);
   else
-    StoreAsItIs<1>(a, last);
+    StoreAsItIs<Mix, 1>(a, last);
 }
 
 }  // namespace
@@ -109,19 +109,14 @@ void LaunchAdamWNarrow(const AdamWArgs& args, const NarrowRuns& runs, const Laun
   bool wide = true;
   for (const Rows& rows : {args.master, args.m, args.v, args.grad, args.compute})
     wide &= rows.wide || rows.data == nullptr;
-  const auto run = [&]<Elements Grad, int W>() {
+  const auto run = [&]<Elements Grad, Elements Mix, int W>() {
     const int64_t tiles = CeilDiv(CeilDiv(args.end, W) - args.begin / W, kFlatThreads);
-    LaunchKernel(launch, static_cast<unsigned>(tiles), kFlatThreads, 0, AdamWNarrowKernel<Grad, W>,
-                 args, runs);
+    LaunchKernel(launch, static_cast<unsigned>(tiles), kFlatThreads, 0,
+                 AdamWNarrowKernel<Grad, Mix, W>, args, runs);
   };
-  if (wide && args.grad.bf16)
-    run.operator()<Elements::kBF16, 4>();
-  else if (wide)
-    run.operator()<Elements::kF32, 4>();
-  else if (args.grad.bf16)
-    run.operator()<Elements::kBF16, 1>();
-  else
-    run.operator()<Elements::kF32, 1>();
+  WithDTypes(args, [&]<Elements Grad, Elements Mix>() {
+    wide ? run.template operator()<Grad, Mix, 4>() : run.template operator()<Grad, Mix, 1>();
+  });
 }
 
 }  // namespace millrace::cuda

@@ -18,17 +18,17 @@ __device__ __forceinline__ const Stretch& StretchOf(const Stretches& stretches, 
   return stretches.of[low];
 }
 
-template <Elements Grad, int W>
+template <Elements Grad, Elements Mix, int W>
 __device__ __forceinline__ void UpdateUnit(const AdamWArgs& a, const Factors& f, int64_t unit) {
   if (f.applied)
-    Update<Grad, W>(a, f, LoadState<Grad, W>(a, unit), unit, ~0u);
+    Update<Grad, Mix, W>(a, f, LoadState<Grad, W>(a, unit), unit, ~0u);
   else if (a.compute.data != nullptr)
-    StoreAsItIs<W>(a, unit);
+    StoreAsItIs<Mix, W>(a, unit);
 }
 
 // A thread has a unit of W elements; those of a stretch that are in no whole unit are of its last
 // block's.
-template <Elements Grad, int W>
+template <Elements Grad, Elements Mix, int W>
 __global__ void __launch_bounds__(kFlatThreads)
     AdamWStretchesKernel(const __grid_constant__ AdamWArgs a,
                          const __grid_constant__ Stretches stretches) {
@@ -46,11 +46,11 @@ __global__ void __launch_bounds__(kFlatThreads)
   const Factors f = factors;
   const int64_t tile = mine.begin / W + (int64_t{blockIdx.x} - mine.first_block) * kFlatThreads;
   const int64_t units = mine.end / W, unit = tile + threadIdx.x;
-  if (unit < units) UpdateUnit<Grad, W>(a, f, unit);
+  if (unit < units) UpdateUnit<Grad, Mix, W>(a, f, unit);
   const int64_t last = units * W + threadIdx.x;
   const bool is_last_block = tile + kFlatThreads >= (mine.end + W - 1) / W;
   if (W == 1 || !is_last_block || last >= mine.end) return;
-  UpdateUnit<Grad, 1>(a, f, last);
+  UpdateUnit<Grad, Mix, 1>(a, f, last);
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ void LaunchAdamWStretches(const AdamWArgs& args, Stretches stretches, const Laun
   for (const Rows& rows : {args.master, args.m, args.v, args.grad, args.compute})
     wide &= rows.wide || rows.data == nullptr;
   for (int s = 0; s < stretches.count; ++s) wide &= stretches.of[s].begin % 4 == 0;
-  const auto run = [&]<Elements Grad, int W>() {
+  const auto run = [&]<Elements Grad, Elements Mix, int W>() {
     int64_t blocks = 0;
     for (int s = 0; s < stretches.count; ++s) {
       Stretch& stretch = stretches.of[s];
@@ -68,16 +68,11 @@ void LaunchAdamWStretches(const AdamWArgs& args, Stretches stretches, const Laun
       blocks += CeilDiv(CeilDiv(stretch.end, W) - stretch.begin / W, kFlatThreads);
     }
     LaunchKernel(launch, static_cast<unsigned>(blocks), kFlatThreads, 0,
-                 AdamWStretchesKernel<Grad, W>, args, stretches);
+                 AdamWStretchesKernel<Grad, Mix, W>, args, stretches);
   };
-  if (wide && args.grad.bf16)
-    run.operator()<Elements::kBF16, 4>();
-  else if (wide)
-    run.operator()<Elements::kF32, 4>();
-  else if (args.grad.bf16)
-    run.operator()<Elements::kBF16, 1>();
-  else
-    run.operator()<Elements::kF32, 1>();
+  WithDTypes(args, [&]<Elements Grad, Elements Mix>() {
+    wide ? run.template operator()<Grad, Mix, 4>() : run.template operator()<Grad, Mix, 1>();
+  });
 }
 
 }  // namespace millrace::cuda

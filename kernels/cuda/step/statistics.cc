@@ -20,7 +20,7 @@ uint64_t* TicketOf(const void* written, Stream& stream) {
 
 void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
   FiniteScanArgs args;
-  args.x = FlatOf(op.x, "x");
+  args.x = FlatOf(op.x, "x", kF16Too);
   args.n = op.x.numel();
   args.bad_count = DoublesOf(op.bad_count, 1, "bad_count");
   args.scalars = ScalarsOf(op.scalars);
@@ -36,7 +36,7 @@ void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
 
 void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
   SumSquaresArgs args;
-  args.x = FlatOf(op.x, "x");
+  args.x = FlatOf(op.x, "x", kF16Too);
   args.n = op.x.numel();
   args.blocks = static_cast<int>(SumSquaresBlocks(args.n));
   args.out = DoublesOf(op.out, 1, "out");

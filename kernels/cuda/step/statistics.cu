@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/statistics_launch.h"
@@ -17,19 +18,29 @@ constexpr int kScanBlocksPerSm = 4;
 // A scan's ticket: blocks that are done, and below them what they found.
 constexpr int kFoundBits = 43;
 
+template <Elements E>
+inline constexpr uint32_t kExponent = E == Elements::kBF16  ? 0x7f80u
+                                      : E == Elements::kF16 ? 0x7c00u
+                                                            : 0x7f800000u;
+template <Elements E>
+inline constexpr uint32_t kQuietNaN = E == Elements::kBF16  ? 0x7fc0u
+                                      : E == Elements::kF16 ? 0x7e00u
+                                                            : 0x7fc00000u;
+
 // Elements of a unit whose exponent bits are all ones.
 template <Elements E, int W>
 __device__ __forceinline__ int BadIn(const Unit<E, W>& unit) {
+  constexpr uint32_t kOnes = kExponent<E>;
   if constexpr (W == 1) {
-    constexpr uint32_t kExponent = E == Elements::kBF16 ? 0x7f80u : 0x7f800000u;
-    return (unit & kExponent) == kExponent;
+    return (unit & kOnes) == kOnes;
   } else {
     const uint32_t w[4] = {unit.x, unit.y, unit.z, unit.w};
     int bad = 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (E == Elements::kBF16) bad += (w[i] & 0x7f80u) == 0x7f80u;
-      bad += (w[i] & 0x7f800000u) == 0x7f800000u;
+      constexpr uint32_t kUpper = kIsShort<E> ? kOnes << 16 : kOnes;
+      if constexpr (kIsShort<E>) bad += (w[i] & kOnes) == kOnes;
+      bad += (w[i] & kUpper) == kUpper;
     }
     return bad;
   }
@@ -64,8 +75,7 @@ __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
     const int64_t owner = unit < units ? unit % stride : a.inject_index - units * W;
     if (own == owner) {
       bad += 1 - BadIn<E, 1>(LoadUnit<E, 1>(a.x, a.inject_index));
-      StoreUnit<E, 1>(a.x, a.inject_index,
-                      static_cast<Unit<E, 1>>(E == Elements::kBF16 ? 0x7fc0u : 0x7fc00000u));
+      StoreUnit<E, 1>(a.x, a.inject_index, static_cast<Unit<E, 1>>(kQuietNaN<E>));
     }
   }
 
@@ -283,14 +293,10 @@ void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
         CeilDiv(args.n / W, kFlatThreads), 1, int64_t{launch.sms} * kScanBlocksPerSm));
     LaunchKernel(launch, blocks, kFlatThreads, 0, FiniteScanKernel<E, W>, args);
   };
-  if (args.x.bf16 && args.x.wide)
-    run.operator()<Elements::kBF16, 8>();
-  else if (args.x.bf16)
-    run.operator()<Elements::kBF16, 1>();
-  else if (args.x.wide)
-    run.operator()<Elements::kF32, 4>();
-  else
-    run.operator()<Elements::kF32, 1>();
+  WithElementsOf(args.x, [&]<Elements E>() {
+    args.x.wide ? run.template operator()<E, kIsShort<E> ? 8 : 4>()
+                : run.template operator()<E, 1>();
+  });
 }
 
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
@@ -301,14 +307,9 @@ void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
   const auto run = [&]<Elements E, bool kWide>() {
     LaunchKernel(launch, args.blocks, kSumSquaresThreads, 0, SumSquaresKernel<E, kWide>, args);
   };
-  if (args.x.bf16 && args.x.wide)
-    run.operator()<Elements::kBF16, true>();
-  else if (args.x.bf16)
-    run.operator()<Elements::kBF16, false>();
-  else if (args.x.wide)
-    run.operator()<Elements::kF32, true>();
-  else
-    run.operator()<Elements::kF32, false>();
+  WithElementsOf(args.x, [&]<Elements E>() {
+    args.x.wide ? run.template operator()<E, true>() : run.template operator()<E, false>();
+  });
 }
 
 void LaunchStepStats(const StepStatsArgs& args, const Launch& launch) {

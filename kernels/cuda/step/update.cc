@@ -20,8 +20,8 @@ AdamWArgs ArgsOf(const AdamWOp<TensorView>& op) {
   args.master = FlatOf(op.master, "master");
   args.m = FlatOf(op.m, "m");
   args.v = FlatOf(op.v, "v");
-  args.grad = FlatOf(op.grad, "grad");
-  args.compute = FlatOf(op.compute, "compute");
+  args.grad = FlatOf(op.grad, "grad", kF16Too);
+  args.compute = FlatOf(op.compute, "compute", kF16Too);
   args.scalars = ScalarsOf(op.scalars);
   args.beta1 = op.beta1;
   args.beta2 = op.beta2;

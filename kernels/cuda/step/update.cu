@@ -82,7 +82,7 @@ __device__ __forceinline__ unsigned UnitDecay(const Ranges& decay, const TileDec
   return mask;
 }
 
-template <Elements Grad, int W, int kUnroll, int kBlocksPerSm>
+template <Elements Grad, Elements Mix, int W, int kUnroll, int kBlocksPerSm>
 __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     AdamWKernel(const __grid_constant__ AdamWArgs a, const __grid_constant__ Ranges decay) {
   BeginKernel();
@@ -116,12 +116,12 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
         if (unit >= units) break;
         float w[W];
         Widen<kF32, W>(LoadUnit<kF32, W>(a.master, unit), w);
-        StoreCompute<W>(a, unit, w);
+        StoreCompute<Mix, W>(a, unit, w);
       }
     }
     if (owns_last) {
       const float w[1] = {__uint_as_float(LoadUnit<kF32, 1>(a.master, last))};
-      StoreCompute<1>(a, last, w);
+      StoreCompute<Mix, 1>(a, last, w);
     }
     return;
   }
@@ -131,14 +131,14 @@ __global__ void __launch_bounds__(kFlatThreads, kBlocksPerSm)
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t unit = tile + u * kFlatThreads + threadIdx.x;
       if (unit < units)
-        Update<Grad, W>(a, f, state[u], unit, UnitDecay<W>(decay, tile_decay, unit * W));
+        Update<Grad, Mix, W>(a, f, state[u], unit, UnitDecay<W>(decay, tile_decay, unit * W));
     }
     tile += stride;
     load();
   }
   if (owns_last) {
     const TileDecay ask{0, true, 0u};
-    Update<Grad, 1>(a, f, LoadState<Grad, 1>(a, last), last, UnitDecay<1>(decay, ask, last));
+    Update<Grad, Mix, 1>(a, f, LoadState<Grad, 1>(a, last), last, UnitDecay<1>(decay, ask, last));
   }
 }
 
@@ -150,23 +150,17 @@ void LaunchBeginStep(StepScalars* scalars, const BeginStepAttrs& attrs, const La
 }
 
 void LaunchAdamW(const AdamWArgs& args, const Ranges& decay, const Launch& launch) {
-  bool wide = true, bf16 = args.grad.bf16;
+  bool wide = true;
   for (const Rows& rows : {args.master, args.m, args.v, args.grad, args.compute})
     wide &= rows.wide || rows.data == nullptr;
-  const auto run = [&]<Elements Grad, int W, int kUnroll, int kBlocksPerSm>() {
-    const int64_t tiles = CeilDiv(args.end - args.begin, kUnroll * kFlatThreads * W);
-    const auto blocks = static_cast<unsigned>(tiles);
-    LaunchKernel(launch, blocks, kFlatThreads, 0, AdamWKernel<Grad, W, kUnroll, kBlocksPerSm>, args,
-                 decay);
-  };
-  if (wide && bf16)
-    run.operator()<Elements::kBF16, 4, kAdamWUnroll, kAdamWBlocksPerSm>();
-  else if (wide)
-    run.operator()<Elements::kF32, 4, kAdamWUnroll, kAdamWBlocksPerSm>();
-  else if (bf16)
-    run.operator()<Elements::kBF16, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
-  else
-    run.operator()<Elements::kF32, 1, kAdamWUnroll, kAdamWBlocksPerSm>();
+  WithDTypes(args, [&]<Elements Grad, Elements Mix>() {
+    const auto run = [&]<int W>() {
+      const int64_t tiles = CeilDiv(args.end - args.begin, kAdamWUnroll * kFlatThreads * W);
+      LaunchKernel(launch, static_cast<unsigned>(tiles), kFlatThreads, 0,
+                   AdamWKernel<Grad, Mix, W, kAdamWUnroll, kAdamWBlocksPerSm>, args, decay);
+    };
+    wide ? run.template operator()<4>() : run.template operator()<1>();
+  });
 }
 
 }  // namespace millrace::cuda

@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -29,6 +30,8 @@ __global__ void FillUniform(std::byte* data, DType dtype, int64_t n, uint64_t se
     else if (dtype == DType::kE4M3 || dtype == DType::kE5M2)
       reinterpret_cast<uint8_t*>(data)[i] = __nv_cvt_float_to_fp8(
           value, __NV_SATFINITE, dtype == DType::kE5M2 ? __NV_E5M2 : __NV_E4M3);
+    else if (dtype == DType::kF16)
+      reinterpret_cast<__half*>(data)[i] = __float2half_rn(value);
     else
       reinterpret_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(value);
   }

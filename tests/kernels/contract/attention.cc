@@ -16,16 +16,18 @@ using Only = std::optional<cuda::AttentionKernel>;
 
 // What an implementation does to the numbers between loading and storing them.
 struct Arithmetic {
-  double operand = 0;  // relative rounding of what enters a product: 2^-8 for bf16
+  double operand = 0;  // relative rounding of what enters a product: 2^-8 for bf16, 2^-11 for f16
+  double tiny = 0;     // and that of what is below f16's normal numbers
   // Of the bounds that hold for f32. Tensor cores add up in another precision than the
   // order of a sum tells (products are aligned to the largest and cut off), and
   // exponentials are the hardware's.
   double f32 = 1;
 };
 
-Arithmetic ArithmeticOf(cuda::AttentionKernel kernel) {
-  return kernel == cuda::AttentionKernel::kOwn ? Arithmetic{}
-                                               : Arithmetic{.operand = 0x1p-8, .f32 = 8};
+Arithmetic ArithmeticOf(cuda::AttentionKernel kernel, DType dtype) {
+  if (kernel == cuda::AttentionKernel::kOwn) return {};
+  if (dtype == DType::kF16) return {.operand = 0x1p-11, .tiny = 0x1p-25, .f32 = 8};
+  return {.operand = 0x1p-8, .f32 = 8};
 }
 
 // Which implementation runs the op.
@@ -39,7 +41,7 @@ cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op,
               : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
 }
 
-// cuDNN and the packed kernels want bf16, and strides in units of 16 bytes.
+// cuDNN and the packed kernels want 16 bits, and strides in units of 16 bytes.
 bool OnTensorCores(Only only) { return only && *only != cuda::AttentionKernel::kOwn; }
 
 Sizes PickSizes(Random& random, int repeat, Only only) {
@@ -61,7 +63,7 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
 }
 
 DType PickDType(Random& random, Only only) {
-  return OnTensorCores(only) ? DType::kBF16 : PickFloat(random);
+  return OnTensorCores(only) ? FloatOf16Bits() : PickFloat(random);
 }
 // Dense ones of head dimensions in eights are multiples of 16 bytes.
 Strides PickHeadStrides(Random& random, Only only) {
@@ -176,7 +178,7 @@ void AttentionContract(const Subject& subject, Only only) {
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},
                         PickHeadStrides(random, only));
     op.lse = memory.New(DType::kF32, {s.batch, s.heads, s.length});
-    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
+    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only), op.q.dtype());
     Run(subject, memory, subject.table.attention, op);
 
     Reference out, lse;
@@ -199,11 +201,15 @@ void AttentionContract(const Subject& subject, Only only) {
           const double relative = 2 * scores.bound + (2 * terms + 16 + 4 * scores.range) * kU;
           for (int64_t d = 0; d < s.depth; ++d) {
             SumOf sum;
-            for (int64_t u = scores.first; u <= t; ++u)
-              sum.Add(std::exp(scores.value[u - scores.first] - scores.lse) *
-                      Get(op.v, b, u, h / (s.heads / s.kv_heads), d));
+            double values = 0;
+            for (int64_t u = scores.first; u <= t; ++u) {
+              const double value = Get(op.v, b, u, h / (s.heads / s.kv_heads), d);
+              sum.Add(std::exp(scores.value[u - scores.first] - scores.lse) * value);
+              values += std::abs(value);
+            }
             out.push_back({sum.value, rounding.f32 * (sum.bound() + relative * sum.magnitude) +
-                                          2 * rounding.operand * sum.magnitude});
+                                          2 * rounding.operand * sum.magnitude +
+                                          2 * rounding.tiny * values});
           }
         }
       }
@@ -254,19 +260,20 @@ GradReference ReferenceOf(const AttentionGradOp<TensorView>& op, const Sizes& s,
           for (int64_t d = 0; d < s.depth; ++d) {
             const size_t q_at = at(s.heads, b, t, h, d), k_at = at(s.kv_heads, b, u, kv, d);
             d_q[q_at].Add(d_s * Get(op.k, b, u, kv, d));
-            d_q_error[q_at] += d_s_error * std::abs(Get(op.k, b, u, kv, d));
+            d_q_error[q_at] += (d_s_error + rounding.tiny) * std::abs(Get(op.k, b, u, kv, d));
             d_k[k_at].Add(d_s * Get(op.q, b, t, h, d));
-            d_k_error[k_at] += d_s_error * std::abs(Get(op.q, b, t, h, d));
+            d_k_error[k_at] += (d_s_error + rounding.tiny) * std::abs(Get(op.q, b, t, h, d));
             d_v[k_at].Add(p * Get(op.d_out, b, t, h, d));
-            d_v_error[k_at] += p_error * std::abs(Get(op.d_out, b, t, h, d));
+            d_v_error[k_at] += (p_error + rounding.tiny) * std::abs(Get(op.d_out, b, t, h, d));
           }
         }
       }
     }
   }
+  const double tiny = rounding.tiny * static_cast<double>(s.heads / s.kv_heads);
   const auto expected = [&](const SumOf& sum, double error, double roundings) {
     return Expected{sum.value, rounding.f32 * (sum.bound() + error) +
-                                   roundings * rounding.operand * sum.magnitude};
+                                   roundings * rounding.operand * sum.magnitude + tiny};
   };
   const double per_key = s.heads > s.kv_heads ? 2 : 1;
   GradReference reference;
@@ -304,7 +311,7 @@ void AttentionGradContract(const Subject& subject, Only only) {
     forward.scale = op.scale;
     forward.window = op.window;
     forward.documents = op.documents;
-    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only));
+    const Arithmetic rounding = ArithmeticOf(KernelOf(subject, op, only), op.q.dtype());
     Run(subject, memory, subject.table.attention, forward);
     const GradReference reference = ReferenceOf(op, s, rounding);
     Run(subject, memory, subject.table.attention_grad, op);

@@ -31,25 +31,27 @@ Sizes PickSizes(Random& random, int repeat) {
   return {PickSize(random), PickSize(random), PickSize(random)};
 }
 
-// Whether the backend may round the product to a bf16 result before it adds the bias
+// Whether the backend may round the product to a result of 16 bits before it adds the bias
 // (kernels/cuda/matmul/matmul.h).
 bool MayRoundBeforeBias(const Subject& subject, const MatmulOp<TensorView>& op) {
   return subject.backend == Backend::kCuda && op.bias &&
-         (op.pre ? op.pre : op.out).dtype() == DType::kBF16 &&
+         IsFloatOf16Bits((op.pre ? op.pre : op.out).dtype()) &&
          RouteOf(op) == MatmulRoute::kOneLaunch;
 }
 
 // Product and bias, before any activation.
 Reference ProductOf(const Subject& subject, const MatmulOp<TensorView>& op) {
-  const double half_ulp = MayRoundBeforeBias(subject, op) ? 0x1p-8 : 0;
+  const bool twice = MayRoundBeforeBias(subject, op),
+             f16 = (op.pre ? op.pre : op.out).dtype() == DType::kF16;
   Reference reference;
   ForEach(op.out.layout, [&](const Index& i) {
     SumOf sum;
     for (int64_t k = 0; k < op.a.dim(1); ++k) sum.Add(Get(op.a, i[0], k) * Get(op.b, k, i[1]));
-    const double rounding = half_ulp * (std::abs(sum.value) + sum.bound());
+    const double product = std::abs(sum.value) + sum.bound(),
+                 rounding = f16 ? 0x1p-11 * product + 0x1p-25 : 0x1p-8 * product;
     if (op.bias) sum.Add(Get(op.bias, i[1]));
     if (op.update == Update::kAccumulate) sum.Add(Get(op.out, i));
-    reference.push_back({sum.value, sum.bound(2) + rounding});
+    reference.push_back({sum.value, sum.bound(2) + (twice ? rounding : 0)});
   });
   return reference;
 }
@@ -65,8 +67,8 @@ bool OneProductForAllLayouts(const Subject& subject) { return subject.backend ==
 MatmulOp<TensorView> MakeMatmul(const Subject& subject, Memory& memory, Random& random, Sizes s) {
   MatmulOp<TensorView> op{};
   op.a = memory.NewRandom(random, PickFloat(random), {s.m, s.k}, PickMatrixStrides(random));
-  // A backend may convert bf16 piece by piece where K is long.
-  const DType b_dtype = s.k > 2000 ? DType::kBF16 : PickFloat(random);
+  // A backend may convert 16 bits piece by piece where K is long.
+  const DType b_dtype = s.k > 2000 ? FloatOf16Bits() : PickFloat(random);
   op.b = memory.NewRandom(random, b_dtype, {s.k, s.n}, PickMatrixStrides(random));
   op.out = memory.NewRandom(random, PickFloat(random), {s.m, s.n}, PickMatrixStrides(random));
   if (op.a.dtype() != op.b.dtype() && !Refusal(subject, op).empty())  // operands of one dtype only
@@ -74,7 +76,7 @@ MatmulOp<TensorView> MakeMatmul(const Subject& subject, Memory& memory, Random& 
   return op;
 }
 
-// As a step that generates has: a few rows of bf16 by a weight that lies by columns.
+// As a step that generates has: a few rows of 16 bits by a weight that lies by columns.
 Sizes PickFewRows(Random& random) {
   return {Flip(random) ? Pick(random, 1, 5) : Pick(random, 6, 70), Pick(random, 1, 90),
           8 * Pick(random, 1, 90)};
@@ -82,8 +84,8 @@ Sizes PickFewRows(Random& random) {
 
 MatmulOp<TensorView> MakeFewRows(Memory& memory, Random& random, Sizes s) {
   MatmulOp<TensorView> op{};
-  op.a = memory.NewRandom(random, DType::kBF16, {s.m, s.k}, Strides::kDense, 0.3);
-  op.b = TransposedView(memory.NewRandom(random, DType::kBF16, {s.n, s.k}));
+  op.a = memory.NewRandom(random, FloatOf16Bits(), {s.m, s.k}, Strides::kDense, 0.3);
+  op.b = TransposedView(memory.NewRandom(random, FloatOf16Bits(), {s.n, s.k}));
   op.out = memory.NewRandom(random, PickFloat(random), {s.m, s.n}, PickRowStrides(random));
   return op;
 }

@@ -96,7 +96,7 @@ TEST_CASE("muon_normalise") { MuonNormaliseContract(Cpu().subject); }
 TEST_CASE("muon_polynomial") { MuonPolynomialContract(Cpu().subject); }
 TEST_CASE("muon_update") { MuonUpdateContract(Cpu().subject); }
 
-// What GPUs do not have yet, of each op that reads or writes floats of 16 bits.
+// Of each op that reads or writes floats of 16 bits; GPUs have some of them.
 TEST_CASE("in f16, too: ", "[f16]") {
   const F16ForBF16 in_f16;
   using Contract = void (*)(const Subject&);

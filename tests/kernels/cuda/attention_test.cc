@@ -40,6 +40,14 @@ TEST_CASE("cuDNN's attention: bf16, head dimensions in eights, any length") {
 TEST_CASE("the gradient of cuDNN's attention") {
   AttentionGradContract(ContractGpu(AttentionKernel::kCudnn, 16).subject, AttentionKernel::kCudnn);
 }
+TEST_CASE("cuDNN's attention in f16, and our own", "[f16]") {
+  const F16ForBF16 in_f16;
+  for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kOwn}) {
+    const ContractGpu gpu(kernel, kernel == AttentionKernel::kCudnn ? 16 : 0);
+    AttentionContract(gpu.subject, kernel);
+    AttentionGradContract(gpu.subject, kernel);
+  }
+}
 TEST_CASE("attention by the implementation that the shape chooses") {
   AttentionContract(ContractGpu({}, 16).subject);
   AttentionGradContract(ContractGpu({}, 16).subject);

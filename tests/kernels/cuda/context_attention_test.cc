@@ -26,9 +26,10 @@ struct Deviation {
   double value() const { return std::sqrt(difference / norm); }
 };
 
-// Errors of a few roundings to bf16, each at most 2^-8 of its term and of any sign; a wrong mask,
-// chunk or head is an error of the tensor's size. In f32 sums of up to 1024 terms, likewise.
-constexpr double kFewBf16 = 0x1p-6, kFewF32 = 0x1p-16;
+// Errors of a few roundings to bf16, each at most 2^-8 of its term and of any sign, or to f16,
+// 2^-11; a wrong mask, chunk or head is an error of the tensor's size. In f32 sums of up to 1024
+// terms, likewise.
+constexpr double kFewBf16 = 0x1p-6, kFewF16 = 0x1p-9, kFewF32 = 0x1p-16;
 
 struct Devices {
   std::unique_ptr<Device> host = MakeHostDevice();
@@ -88,7 +89,7 @@ constexpr ContextSizes kCases[] = {
     {1, 50, 2, 2, 1, 64},   {2, 8, 3, 2, 1, 16}, {2, 64, 2, 4, 2, 64}, {3, 37, 3, 3, 1, 40},
     {3, 100, 1, 2, 2, 128}, {4, 9, 2, 6, 3, 8},  {4, 96, 2, 4, 1, 64}, {4, 128, 1, 2, 1, 128}};
 
-TEST_CASE("our own kernels: a rank's rows of split attention, f32 and bf16", "[context]") {
+TEST_CASE("our own kernels: a rank's rows of split attention, f32 and 16 bits", "[context]") {
   KernelTable own;
   own.attention = cuda::OwnAttention;
   own.attention_grad = cuda::OwnAttentionGrad;
@@ -100,17 +101,21 @@ TEST_CASE("our own kernels: a rank's rows of split attention, f32 and bf16", "[c
       SECTION("bf16") { CheckSplit(s, own, kFewBf16); }
       s.window = s.chunk + 3;  // begins within another chunk than it ends
       SECTION("bf16, a window") { CheckSplit(s, own, kFewBf16); }
+      s.dtype = DType::kF16;
+      SECTION("f16, a window") { CheckSplit(s, own, kFewF16); }
     }
   }
 }
 
-TEST_CASE("the chosen kernels: a rank's rows of split attention in bf16", "[context]") {
+TEST_CASE("the chosen kernels: a rank's rows of split attention in 16 bits", "[context]") {
   KernelTable chosen;
   chosen.attention = CudaAttention;
   chosen.attention_grad = CudaAttentionGrad;
   for (ContextSizes s : kCases) {
     s.dtype = DType::kBF16;
     CheckSplit(s, chosen, kFewBf16);
+    s.dtype = DType::kF16;
+    CheckSplit(s, chosen, kFewF16);
   }
 }
 

@@ -48,9 +48,10 @@ std::string Refusal(const AttentionGradOp<Shape>& op) {
 }
 
 TEST_CASE(
-    "cuDNN serves bf16 attention of any length, grouped queries and head dimensions in eights") {
-  for (const Size& size : {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128},
-                           Size{3, 65, 6, 2, 8}, Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}}) {
+    "cuDNN serves attention in 16 bits of any length, grouped queries, head dimensions in eights") {
+  for (const Size& size :
+       {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128}, Size{3, 65, 6, 2, 8},
+        Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}, Size{3, 65, 6, 2, 8, DType::kF16}}) {
     CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
     CHECK(Refusal(Grad(size)).empty());
   }
@@ -74,6 +75,7 @@ TEST_CASE("packed documents go to the kernels that pass over other documents, wh
   CHECK(kernel_of({1, 100, 4, 4, 136}) == AttentionKernel::kOwn);
   CHECK(kernel_of({1, 100, 4, 4, 68}) == AttentionKernel::kOwn);
   CHECK(kernel_of({1, 100, 4, 4, 64, DType::kF32}) == AttentionKernel::kOwn);
+  CHECK(kernel_of({1, 100, 4, 4, 64, DType::kF16}) == AttentionKernel::kOwn);
   CHECK(kernel_of({1, 100, 4, 4, 64}, 0.0f) == AttentionKernel::kOwn);
 }
 
@@ -87,6 +89,8 @@ TEST_CASE("what cuDNN cannot serve goes to our own kernels, with the reason") {
   AttentionGradOp<Shape> op = Grad({2, 64, 4, 4, 64});
   op.d_out.layout.dtype = DType::kF32;
   CHECK_THAT(Refusal(op), Contains("d_out is f32"));
+  op.d_out.layout.dtype = DType::kF16;
+  CHECK_THAT(Refusal(op), Contains("d_out is f16, q bf16"));
   op = Grad({2, 64, 4, 4, 64});
   op.k.layout.strides[1] += 4;
   CHECK_THAT(Refusal(op), Contains("k has a stride of 1544 bytes"));

@@ -15,6 +15,7 @@ namespace {
 DType of_16_bits = DType::kBF16;
 }  // namespace
 
+DType FloatOf16Bits() { return of_16_bits; }
 DType PickFloat(Random& random) { return Flip(random) ? DType::kF32 : of_16_bits; }
 F16ForBF16::F16ForBF16() { of_16_bits = DType::kF16; }
 F16ForBF16::~F16ForBF16() { of_16_bits = DType::kBF16; }

@@ -22,10 +22,12 @@ using Random = std::mt19937_64;
 // Uniform in [low, high], both included.
 int64_t Pick(Random& random, int64_t low, int64_t high);
 bool Flip(Random& random);
-// f32 or bf16.
+// bf16.
+DType FloatOf16Bits();
+// f32 or that.
 DType PickFloat(Random& random);
 
-// While one lives, PickFloat gives f16 for bf16.
+// While one lives, both give f16 for bf16.
 class F16ForBF16 {
  public:
   F16ForBF16();
