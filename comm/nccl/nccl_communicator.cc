@@ -33,6 +33,8 @@ ncclDataType_t NcclType(DType dtype) {
       return ncclFloat32;
     case DType::kBF16:
       return ncclBfloat16;
+    case DType::kF16:
+      return ncclFloat16;
     case DType::kF64:
       return ncclFloat64;
     default:

@@ -5,9 +5,11 @@
 //          What W ranks add in NCCL 2.28 (its sources say so; tests/comm/nccl checks the bounds):
 //          - f32, f64: W - 1 additions in the dtype, in ring or tree order; between windows from
 //            the own rank upwards, or in rank order (small messages).
-//          - bf16 without windows: each hop adds in bf16, so W - 1 roundings to 8 bits. f32 on the
-//            wire is recommended where that matters, from three ranks on; at two both round once.
-//          - bf16 between windows (reduce-scatter, all-reduce): f32 accumulation, rounded once.
+//          - bf16 without windows: each hop adds in bf16, so W - 1 roundings to 8 bits; so f16, to
+//            11, and a partial sum may overflow where the whole would not. f32 on the wire is
+//            recommended where that matters, from three ranks on; at two both round once.
+//          - bf16, f16 between windows (reduce-scatter, all-reduce): accumulated in f32, rounded
+//            once.
 //          The algorithm may change with the size; not between runs, eager and captured, or first
 //          and later calls: it does not depend on what is connected, and captured buffers are not
 //          registered (nccl_options.h).

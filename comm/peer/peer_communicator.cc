@@ -22,7 +22,7 @@
 namespace millrace {
 namespace {
 
-enum class Kind : uint32_t { kGather, kGatherBF16, kReduce, kExchange };
+enum class Kind : uint32_t { kGather, kRoundingGather, kReduce, kExchange };
 constexpr int kLanes = 3;  // gathers, reductions, exchanges
 // What peers map is an allocation of its own: the driver maps whole pages, where
 // small allocations share one.
@@ -104,7 +104,6 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                         Stream& stream) override {
     if (world_ == 1) return Other().ReduceScatterSum(full, shard, scratch, stream);
     checks_.ReduceScatter(full, shard);
-    RequireKnown(CommOp::kReduceScatter, full.dtype());
     if (shard.bytes() > 0) {
       const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
       PeerSlices slices;
@@ -230,23 +229,16 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *other_;
   }
 
-  // What the kernels of this transport add up and round to.
-  void RequireKnown(CommOp op, DType dtype) const {
-    MR_REQUIRE(ErrorCode::kInvalidArgument, dtype != DType::kF16,
-               "{} on '{}': f16 is not known to GPUs yet; f32, bf16 or f64 is needed", Name(op),
-               checks_.label());
-  }
-
   void RoundingGather(const TensorView& master, const TensorView& full, Stream& stream) {
     checks_.RoundingGather(master, full);
-    RequireKnown(CommOp::kAllGather, full.dtype());
     const int64_t n = master.numel();
-    const TensorView own{full.data + rank_ * n * Bytes(DType::kBF16),
-                         DenseLayout(DType::kBF16, {n})};
+    const TensorView own{full.data + rank_ * n * Bytes(full.dtype()),
+                         DenseLayout(full.dtype(), {n})};
     if (n > 0) {
-      const PeerCall call = Begin(Kind::kGatherBF16, full, own.bytes(), stream);
+      const PeerCall call = Begin(Kind::kRoundingGather, full, own.bytes(), stream);
       const PeerSlots slots = Slots(full, false);
-      LaunchPeerGatherBF16(call, master.as<float>(), slots, n, AsCuda(stream).get());
+      LaunchPeerRoundingGather(call, master.as<float>(), full.dtype(), slots, n,
+                               AsCuda(stream).get());
       CountStores(slots, false, own.bytes());
     }
     ++counters_.all_gathers;

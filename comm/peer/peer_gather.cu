@@ -1,5 +1,6 @@
 #include "comm/peer/peer_count.cuh"
 #include "comm/peer/peer_gather.h"
+#include "comm/peer/peer_short.cuh"
 #include "comm/peer/peer_wait.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
@@ -59,19 +60,13 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
   LeaveCall(call, number);
 }
 
-// Round to nearest even; a NaN becomes 0x7fff.
-__device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
+constexpr int kPack = 8;  // elements: 16 bytes of 16 bits each
 
-constexpr int kPack = 8;  // elements: 16 bytes of bf16
-
-template <bool kWide>
+// To D, a float of 16 bits.
+template <DType D, bool kWide>
 __global__ void __launch_bounds__(kPeerThreads, 2)
-    GatherBF16Kernel(const __grid_constant__ PeerCall call, const float* __restrict__ master,
-                     const __grid_constant__ PeerSlots slots, int64_t n) {
+    RoundingGatherKernel(const __grid_constant__ PeerCall call, const float* __restrict__ master,
+                         const __grid_constant__ PeerSlots slots, int64_t n) {
   const uint64_t number = EnterCall(call);
   if (number == 0) return;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kPeerThreads;
@@ -91,13 +86,12 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
 #pragma unroll
     for (int u = 0; u < kPacks; ++u)
       if (const int64_t j = i + u * stride; j < packs)
-        stores.All(j,
-                   make_uint4(PairOfBF16(low[u].x, low[u].y), PairOfBF16(low[u].z, low[u].w),
-                              PairOfBF16(high[u].x, high[u].y), PairOfBF16(high[u].z, high[u].w)));
+        stores.All(j, make_uint4(PairOf<D>(low[u].x, low[u].y), PairOf<D>(low[u].z, low[u].w),
+                                 PairOf<D>(high[u].x, high[u].y), PairOf<D>(high[u].z, high[u].w)));
   }
   for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x;
        i < n; i += stride)
-    stores.All(i, static_cast<uint16_t>(PairOfBF16(master[i], 0.0f)));
+    stores.All(i, static_cast<uint16_t>(PairOf<D>(master[i], 0.0f)));
   stores.count.AddTo(&stored_bytes);
   LeaveCall(call, number);
 }
@@ -108,11 +102,22 @@ bool Aligned(const void* shard, const PeerSlots& slots, uintptr_t to) {
   return all % to == 0;
 }
 
+template <DType D>
+void LaunchRounding(const PeerCall& call, const float* master, const PeerSlots& slots, int64_t n,
+                    cudaStream_t stream) {
+  const auto kernel =
+      Aligned(master, slots, 16) ? RoundingGatherKernel<D, true> : RoundingGatherKernel<D, false>;
+  kernel<<<call.blocks, kPeerThreads, 0, stream>>>(call, master, slots, n);
+  MR_CUDA_LAUNCHED();
+}
+
 }  // namespace
 
 int PeerGatherBlocksEach() {
-  return BlocksEach(GatherKernel<uint4>, GatherKernel<uint32_t>, GatherKernel<uint8_t>,
-                    GatherBF16Kernel<true>, GatherBF16Kernel<false>);
+  return BlocksEach(
+      GatherKernel<uint4>, GatherKernel<uint32_t>, GatherKernel<uint8_t>,
+      RoundingGatherKernel<DType::kBF16, true>, RoundingGatherKernel<DType::kBF16, false>,
+      RoundingGatherKernel<DType::kF16, true>, RoundingGatherKernel<DType::kF16, false>);
 }
 
 std::optional<int64_t> PeerBytesStored() {
@@ -134,11 +139,10 @@ void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSl
   MR_CUDA_LAUNCHED();
 }
 
-void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots,
-                          int64_t n, cudaStream_t stream) {
-  const auto kernel = Aligned(master, slots, 16) ? GatherBF16Kernel<true> : GatherBF16Kernel<false>;
-  kernel<<<call.blocks, kPeerThreads, 0, stream>>>(call, master, slots, n);
-  MR_CUDA_LAUNCHED();
+void LaunchPeerRoundingGather(const PeerCall& call, const float* master, DType to,
+                              const PeerSlots& slots, int64_t n, cudaStream_t stream) {
+  to == DType::kBF16 ? LaunchRounding<DType::kBF16>(call, master, slots, n, stream)
+                     : LaunchRounding<DType::kF16>(call, master, slots, n, stream);
 }
 
 }  // namespace millrace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "comm/peer/peer_call.h"
+#include "runtime/base/dtype.h"
 
 namespace millrace {
 
@@ -22,9 +23,9 @@ struct PeerSlots {
 void LaunchPeerGather(const PeerCall& call, const std::byte* shard, const PeerSlots& slots,
                       int64_t bytes, cudaStream_t stream);
 
-// slot[k][i] = bf16 of master[i], rounded to nearest even, for i in [0, n).
-void LaunchPeerGatherBF16(const PeerCall& call, const float* master, const PeerSlots& slots,
-                          int64_t n, cudaStream_t stream);
+// slot[k][i] = master[i] in `to`, bf16 or f16, rounded to nearest even, for i in [0, n).
+void LaunchPeerRoundingGather(const PeerCall& call, const float* master, DType to,
+                              const PeerSlots& slots, int64_t n, cudaStream_t stream);
 
 // Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
 int PeerGatherBlocksEach();

@@ -98,7 +98,8 @@ int BlocksOf() {
 }  // namespace
 
 int PeerReduceBlocksEach() {
-  return std::min({BlocksOf<DType::kF32>(), BlocksOf<DType::kBF16>(), BlocksOf<DType::kF64>()});
+  return std::min({BlocksOf<DType::kF32>(), BlocksOf<DType::kBF16>(), BlocksOf<DType::kF16>(),
+                   BlocksOf<DType::kF64>()});
 }
 
 std::optional<int64_t> PeerBytesLoaded() {
@@ -118,6 +119,9 @@ void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte*
   else if (dtype == DType::kBF16)
     wide ? Launch<DType::kBF16, true>(call, slices, out, n, stream)
          : Launch<DType::kBF16, false>(call, slices, out, n, stream);
+  else if (dtype == DType::kF16)
+    wide ? Launch<DType::kF16, true>(call, slices, out, n, stream)
+         : Launch<DType::kF16, false>(call, slices, out, n, stream);
   else
     wide ? Launch<DType::kF64, true>(call, slices, out, n, stream)
          : Launch<DType::kF64, false>(call, slices, out, n, stream);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "comm/peer/peer_short.cuh"
 #include "runtime/base/dtype.h"
 
 namespace millrace {
@@ -22,6 +23,11 @@ struct SumTraits<DType::kBF16> {
   using Acc = float;
 };
 template <>
+struct SumTraits<DType::kF16> {
+  using One = uint16_t;
+  using Acc = float;
+};
+template <>
 struct SumTraits<DType::kF64> {
   using One = double;
   using Acc = double;
@@ -36,8 +42,8 @@ struct RankSum {
   static constexpr int kPack = kSumPack<D>;
 
   static __device__ __forceinline__ Acc Widen(One one) {
-    if constexpr (D == DType::kBF16)
-      return __uint_as_float(static_cast<uint32_t>(one) << 16);
+    if constexpr (kIsShort<D>)
+      return FloatOf<D>(one);
     else
       return one;
   }
@@ -48,13 +54,10 @@ struct RankSum {
       return __fadd_rn(a, b);
   }
   static __device__ __forceinline__ One Round(Acc a) {
-    if constexpr (D == DType::kBF16) {
-      uint32_t pair;
-      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(a));
-      return static_cast<uint16_t>(pair);
-    } else {
+    if constexpr (kIsShort<D>)
+      return static_cast<uint16_t>(PairOf<D>(a, 0.0f));
+    else
       return a;
-    }
   }
 
   Acc v[kPack];

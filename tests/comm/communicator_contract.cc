@@ -101,6 +101,7 @@ void ReduceScatterOne(Communicator& comm, Report& report) {
 void ReduceScatter(Communicator& comm, Report& report) {
   ReduceScatterOne<float>(comm, report);
   ReduceScatterOne<BFloat16>(comm, report);
+  ReduceScatterOne<Float16>(comm, report);
   ReduceScatterOne<double>(comm, report);
 }
 
@@ -126,6 +127,7 @@ void AllReduceOne(Communicator& comm, Report& report) {
 void AllReduce(Communicator& comm, Report& report) {
   AllReduceOne<float>(comm, report);
   AllReduceOne<BFloat16>(comm, report);
+  AllReduceOne<Float16>(comm, report);
   AllReduceOne<double>(comm, report);
 }
 
@@ -199,6 +201,7 @@ void WholeSumsOne(Communicator& comm, Report& report) {
 void WholeSums(Communicator& comm, Report& report) {
   WholeSumsOne<float>(comm, report);
   WholeSumsOne<BFloat16>(comm, report);
+  WholeSumsOne<Float16>(comm, report);
   WholeSumsOne<double>(comm, report);
 }
 
@@ -388,17 +391,19 @@ int64_t NowNs() {  // one clock for all threads and processes of the machine
       .count();
 }
 
-// Terms of many binades, so that nearly all of them round.
-void GatherRounds(Communicator& comm, Report& report) {
+// Terms of many binades, so that nearly all of them round. T: bf16 or f16.
+template <typename T>
+void GatherRoundsOne(Communicator& comm, Report& report) {
+  const std::string name(Name(DTypeOf<T>()));
   const int world = comm.world_size(), rank = comm.rank();
   Bench bench(world);
   const CommCounters before = comm.counters();
   int64_t gathers = 0, bytes = 0, rounded = 0;
   for (const int64_t n : kSizes) {
     std::vector<float> shard = Terms<float>(rank, n);
-    std::vector<BFloat16> full(static_cast<size_t>(world * n), Pattern<BFloat16>(99, 0));
+    std::vector<T> full(static_cast<size_t>(world * n), Pattern<T>(99, 0));
     if (!comm.RoundsInGathers()) {
-      ExpectRefused(report, "f32 into bf16", {"f32", "bf16", "'world'"},
+      ExpectRefused(report, "f32 into 16 bits", {"f32", name, "'world'"},
                     [&] { comm.AllGather(View(shard), View(full), {}, *bench.stream); });
       continue;
     }
@@ -408,9 +413,9 @@ void GatherRounds(Communicator& comm, Report& report) {
     for (int r = 0; r < world; ++r)
       for (int64_t i = 0; i < n; ++i) {
         const float term = TermAs<float>(r, i);
-        rounded += ToFloat(ToBFloat16(term)) != term;
-        report.Expect(SameBits(full[r * n + i], ToBFloat16(term)),
-                      "world {}, n {}: element {} of rank {} is wrong", world, n, i, r);
+        rounded += ToFloat(TermAs<T>(r, i)) != term;
+        report.Expect(SameBits(full[r * n + i], TermAs<T>(r, i)),
+                      "{} of world {}, n {}: element {} of rank {} is wrong", name, world, n, i, r);
       }
   }
   const CommCounters counted = comm.counters() - before;
@@ -419,15 +424,19 @@ void GatherRounds(Communicator& comm, Report& report) {
   if (!comm.RoundsInGathers()) return;
   report.Expect(rounded > 0, "nothing was rounded");
   std::vector<float> own = Terms<float>(rank, 40), other(static_cast<size_t>(world) * 40);
-  std::vector<BFloat16> full(static_cast<size_t>(world) * 40), narrow(40);
+  std::vector<T> full(static_cast<size_t>(world) * 40), narrow(40);
   ExpectRefused(
-      report, "f32 into one bf16 too few", {std::to_string(world * 40 - 1), "'world'"},
+      report, "f32 into one too few of 16 bits", {std::to_string(world * 40 - 1), "'world'"},
       [&] { comm.AllGather(View(own), View(full, 0, world * 40 - 1), {}, *bench.stream); });
-  report.Expect(std::all_of(full.begin(), full.end(),
-                            [](BFloat16 value) { return SameBits(value, BFloat16{}); }),
+  report.Expect(std::all_of(full.begin(), full.end(), [](T value) { return SameBits(value, T{}); }),
                 "a refused gather changed full");
-  ExpectRefused(report, "bf16 into f32", {"bf16", "f32", "'world'"},
+  ExpectRefused(report, "16 bits into f32", {name, "f32", "'world'"},
                 [&] { comm.AllGather(View(narrow), View(other), {}, *bench.stream); });
+}
+
+void GatherRounds(Communicator& comm, Report& report) {
+  GatherRoundsOne<BFloat16>(comm, report);
+  GatherRoundsOne<Float16>(comm, report);
 }
 
 void BarrierHolds(Communicator& comm, Report& report) {
@@ -539,7 +548,7 @@ const std::vector<ContractCase>& CommunicatorContract() {
   static const std::vector<ContractCase> cases = {
       {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not",
        Gather},
-      {every, "a gather of f32 shards into bf16 rounds on the way, or is refused", GatherRounds},
+      {every, "a gather of f32 shards into 16 bits rounds on the way, or is refused", GatherRounds},
       {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
       {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
       {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},

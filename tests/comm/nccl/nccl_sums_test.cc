@@ -16,6 +16,7 @@ enum class Kind { kReduceScatter, kAllReduce };
 double ToDouble(float value) { return value; }
 double ToDouble(double value) { return value; }
 double ToDouble(BFloat16 value) { return ToFloat(value); }
+double ToDouble(Float16 value) { return ToFloat(value); }
 
 constexpr int64_t kMost = int64_t{1} << 20;  // elements of a shard
 
@@ -95,6 +96,7 @@ TEST_CASE("sums of whole numbers are the host implementation's, bit for bit", "[
       DeviceSums sums(rank);
       SameAsHost<float>(sums, options.symmetric);
       SameAsHost<BFloat16>(sums, options.symmetric);
+      SameAsHost<Float16>(sums, options.symmetric);
       SameAsHost<double>(sums, options.symmetric);
     });
 }
@@ -108,6 +110,8 @@ template <>
 constexpr double kRoundoff<double> = 0x1p-53;
 template <>
 constexpr double kRoundoff<BFloat16> = 0x1p-8;
+template <>
+constexpr double kRoundoff<Float16> = 0x1p-11;
 
 struct Excess {
   double sequential = 0;  // largest error over the bound for any order of additions in the dtype
@@ -171,20 +175,20 @@ TEST_CASE("sums of arbitrary numbers lie within the bound for additions in any o
       DeviceSums sums(rank);
       WithinBound<float>(sums);
       WithinBound<BFloat16>(sums);
+      WithinBound<Float16>(sums);
       WithinBound<double>(sums);
     });
 }
 
 // Also shows that windows are used: from three ranks on, staged bf16 sums break this bound, as the
 // next case proves.
-TEST_CASE("bf16 between windows is accumulated in f32 and rounded once", "[comm][gpu]") {
+TEST_CASE("16 bits between windows are accumulated in f32 and rounded once", "[comm][gpu]") {
   OnGpuRanks(PlainAndSymmetric().back(), [](GpuRank& rank) {
     DeviceSums sums(rank);
-    for (const Kind kind : {Kind::kReduceScatter, Kind::kAllReduce}) {
-      const Excess excess = ExcessOf<BFloat16>(sums, kind);
-      rank.report.Expect(excess.once <= 1, "kind {}: an error is {} times the bound",
-                         static_cast<int>(kind), excess.once);
-    }
+    for (const Kind kind : {Kind::kReduceScatter, Kind::kAllReduce})
+      for (const Excess& excess : {ExcessOf<BFloat16>(sums, kind), ExcessOf<Float16>(sums, kind)})
+        rank.report.Expect(excess.once <= 1, "kind {}: an error is {} times the bound",
+                           static_cast<int>(kind), excess.once);
   });
 }
 

@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "tests/comm/nccl/round_fill.h"
@@ -35,6 +36,9 @@ void LaunchRoundFill(DType dtype, std::byte* data, int64_t n, int rank, const in
   if (dtype == DType::kBF16)
     RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<__nv_bfloat16*>(data), n,
                                                       rank, round);
+  else if (dtype == DType::kF16)
+    RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<__half*>(data), n, rank,
+                                                      round);
   else
     RoundFillKernel<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<float*>(data), n, rank,
                                                       round);

@@ -310,7 +310,7 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
   OnPeers([launches](GpuRank& rank) {
     for (const int blocks : {1, 32}) {
       const auto comm = MakePeer(rank, "world", Options(blocks, blocks));
-      for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
         for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
           for (const bool captured : {false, true}) {
             TestArena arena(rank, {comm.get()}, RoundsBytes(rank.world(), n));

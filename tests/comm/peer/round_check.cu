@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "runtime/base/cuda/cuda_check.h"
 #include "tests/comm/peer/round_check.h"
@@ -68,6 +69,9 @@ void LaunchRoundCheck(RoundResult result, DType dtype, const std::byte* data, in
   if (dtype == DType::kBF16)
     RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(
         result, reinterpret_cast<const __nv_bfloat16*>(data), n, rank, world, round, wrong);
+  else if (dtype == DType::kF16)
+    RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(
+        result, reinterpret_cast<const __half*>(data), n, rank, world, round, wrong);
   else
     RoundCheckKernel<<<kBlocks, kThreads, 0, stream>>>(result, reinterpret_cast<const float*>(data),
                                                        n, rank, world, round, wrong);

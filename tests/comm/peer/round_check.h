@@ -27,7 +27,7 @@ enum class RoundResult {
   kGathered  // full [world * m], n = world * m: Whole(i / m, RoundIndex(round, i % m))
 };
 
-// *wrong += elements of data [n], f32 or bf16, that are not that.
+// *wrong += elements of data [n], f32, bf16 or f16, that are not that.
 void LaunchRoundCheck(RoundResult result, DType dtype, const std::byte* data, int64_t n, int rank,
                       int world, const int64_t* round, unsigned long long* wrong,
                       cudaStream_t stream);
