@@ -188,8 +188,9 @@ std::vector<Key> ParallelKeys() {
 std::vector<Key> PrecisionKeys() {
   return {
       KEY(precision.compute, any,
-          "Weights and activations in forward and backward. fp16: on CPUs, without muon and FP8; "
-          "its gradients are scaled (`precision.loss_scale`)."),
+          "Weights and activations in forward and backward. fp16: without muon and FP8, on GPUs "
+          "without experts, mixers and caches, too; its gradients are scaled "
+          "(`precision.loss_scale`)."),
       Only("fp32", KEY(precision.master, any, "The weights that the optimizer updates.")),
       KEY(precision.norms, any, "Weights of norms: kept in fp32, or as `precision.compute`."),
       KEY(precision.linear, any,

@@ -136,6 +136,19 @@ RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                           traits.device_arena_bytes});
 }
 
+// Other models train and are evaluated in fp16 on GPUs; what generates with caches is WhyNoCaches'.
+std::string WhyNoFloat16Model(const Config& config, Backend backend) {
+  if (config.precision.compute != PrecisionConfig::Format::kFp16 || backend == Backend::kCpu)
+    return "";
+  for (const auto& [branch, name] : {std::pair{'E', "experts"}, {'M', "mixers"}})
+    if (config.model.Has(branch))
+      return fmt::format(
+          "precision.compute is fp16, in which GPUs have no {} yet, and the model has some "
+          "(model.family or a pattern); bf16 and fp32 are allowed, or execution.backend=cpu",
+          name);
+  return "";
+}
+
 // Which heads are too wide, and which rows linears take, depends on whose kernels run them, so that
 // the configuration alone does not know.
 std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
@@ -144,12 +157,9 @@ std::unique_ptr<Model> ModelFor(const Config& config, Backend backend) {
              "{} is {}; at most {} on {}",
              config.model.head_dim ? "model.head_dim" : "model.d_model / model.heads", head_dim,
              most, backend == Backend::kCpu ? "CPUs" : "GPUs");
-  MR_REQUIRE(ErrorCode::kConfig,
-             backend == Backend::kCpu || config.precision.compute != PrecisionConfig::Format::kFp16,
-             "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 are "
-             "allowed, or execution.backend=cpu");
-  const std::string why = WhyNoFloat8Rows(config, backend);
-  MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
+  for (const std::string& why :
+       {WhyNoFloat16Model(config, backend), WhyNoFloat8Rows(config, backend)})
+    MR_REQUIRE(ErrorCode::kConfig, why.empty(), "{}", why);
   std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   CheckGroups(config.optimizer, model->spec());
   return model;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "kernels/ops/cuda_float16.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/plan/lower/lowering.h"
 #include "runtime/plan/lower/row_linears.h"
@@ -58,8 +59,11 @@ std::string WhyNot(const KernelOp& op, Backend backend) {
         const auto shape_of = [](const View& view) {
           return Shape{.layout = view.layout, .present = static_cast<bool>(view)};
         };
-        if constexpr (requires(Op<Shape> shape) { WhyUnsupported(shape, backend); })
-          return WhyUnsupported(ConvertOp<Op, View, Shape>(typed, shape_of), backend);
+        const Op<Shape> shapes = ConvertOp<Op, View, Shape>(typed, shape_of);
+        if (backend == Backend::kCuda)
+          if (std::string why = cuda::WhyNoFloat16(shapes); !why.empty()) return why;
+        if constexpr (requires { WhyUnsupported(shapes, backend); })
+          return WhyUnsupported(shapes, backend);
         return "";
       },
       op);

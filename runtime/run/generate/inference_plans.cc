@@ -44,6 +44,8 @@ std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend b
         "precision.linear is {}; generating with caches on GPUs takes compute: their products in "
         "FP8 have rows by sixteens",
         Name(config.precision.linear));
+  if (config.precision.compute == PrecisionConfig::Format::kFp16 && backend != Backend::kCpu)
+    return "precision.compute is fp16; generating with caches on GPUs takes bf16 or fp32";
   if (!IsExact(config, model, backend)) return "";
   if (backend != Backend::kCpu)
     return "inference.exact is true, which GPUs do not give; allowed is false, or null";

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/ops/cuda_float16.h"
 #include "runtime/config/load.h"
 #include "runtime/run/assemble.h"
 
@@ -132,19 +133,71 @@ TEST_CASE("heads too wide for whose kernels run them are refused by the keys tha
                     "model.d_model / model.heads is 516; at most 512 on CPUs");
 }
 
-TEST_CASE("GPUs refuse fp16 by its key, and say what they compute in", "[run][model]") {
-  const auto plan = [](const std::string& compute, Backend backend) {
-    const std::vector<std::string> sets = {"data.kind=synthetic", "model.family=gpt2",
-                                           "model.layers=1",      "model.heads=1",
-                                           "model.vocab=64",      "model.seq_len=8",
-                                           "model.d_model=64",    "precision.compute=" + compute};
-    Assemble(LoadConfig({}, sets, {}).config, 1, {.backend = backend}, {"train"});
+// Of a small model in fp16.
+void PlanFp16(std::vector<std::string> sets, Backend backend, int world = 1,
+              const PlanSelection& plans = {"train", "eval", "generate"}) {
+  const std::vector<std::string> all = {"data.kind=synthetic", "precision.compute=fp16",
+                                        "model.heads=4",       "model.vocab=64",
+                                        "model.seq_len=16",    "model.d_model=32"};
+  sets.insert(sets.begin(), all.begin(), all.end());
+  Assemble(LoadConfig({}, sets, {.world = world}).config, world, {.backend = backend}, plans);
+}
+
+TEST_CASE("models without experts and mixers are planned in fp16 for GPUs, on any mesh",
+          "[run][model][fp16]") {
+  using Sets = std::vector<std::string>;
+  const std::string family = GENERATE("gpt2", "llama", "qwen3");
+  const Sets sums = GENERATE(
+      Sets{}, Sets{"precision.grad_accumulate=fp16", "precision.grad_wire=fp16",
+                   "precision.norms=compute", "optimizer.moments=bf16", "train.accumulate=2"});
+  CAPTURE(family, sums);
+  struct Case {
+    int world;
+    Sets mesh;
   };
-  CHECK_NOTHROW(plan("fp16", Backend::kCpu));
-  CHECK_NOTHROW(plan("bf16", Backend::kCuda));
-  CHECK_THROWS_WITH(plan("fp16", Backend::kCuda),
-                    "precision.compute is fp16, which GPUs do not compute in yet; bf16 and fp32 "
-                    "are allowed, or execution.backend=cpu");
+  for (const Case& c : {Case{1, {}},
+                        {4, {"parallel.replicate=2"}},
+                        {2, {"parallel.tensor=2"}},
+                        {4, {"parallel.context=2"}}}) {
+    CAPTURE(c.world, c.mesh);
+    Sets sets = c.mesh;
+    sets.insert(sets.end(), {"model.family=" + family, "model.layers=2"});
+    sets.insert(sets.end(), sums.begin(), sums.end());
+    CHECK_NOTHROW(PlanFp16(sets, Backend::kCuda, c.world));
+  }
+}
+
+TEST_CASE("what GPUs do not compute in fp16 is refused by its key, and what is allowed said",
+          "[run][model][fp16]") {
+  for (const auto& [sets, name] :
+       {std::pair{std::vector<std::string>{"model.family=qwen3_moe", "model.layers=2",
+                                           "model.moe.experts=4", "model.moe.top_k=2"},
+                  "experts"},
+        {{"model.family=nemotron_h", "model.pattern=M*", "model.mamba.heads=4",
+          "model.mamba.head_dim=16"},
+         "mixers"}}) {
+    CAPTURE(name);
+    CHECK_NOTHROW(PlanFp16(sets, Backend::kCpu));
+    CHECK_THROWS_WITH(PlanFp16(sets, Backend::kCuda),
+                      std::string("precision.compute is fp16, in which GPUs have no ") + name +
+                          " yet, and the model has some (model.family or a pattern); bf16 and fp32 "
+                          "are allowed, or execution.backend=cpu");
+  }
+  const PlanSelection caches = {"inference"};
+  CHECK_NOTHROW(PlanFp16({"model.layers=2"}, Backend::kCpu, 1, caches));
+  CHECK_THROWS_WITH(PlanFp16({"model.layers=2"}, Backend::kCuda, 1, caches),
+                    "precision.compute is fp16; generating with caches on GPUs takes bf16 or fp32");
+}
+
+TEST_CASE("an op that CUDA does not have in f16 says which operand is", "[run][model][fp16]") {
+  ExpertActivationOp<Shape> op;
+  op.x = {DenseLayout(DType::kBF16, {4, 8}), true};
+  CHECK(cuda::WhyNoFloat16(op) == "");
+  op.x.layout.dtype = DType::kF16;
+  CHECK(cuda::WhyNoFloat16(op) == "expert_activation: x is f16; f32 or bf16 is allowed on CUDA");
+  ActivationOp<Shape> dense;
+  dense.x = op.x;
+  CHECK(cuda::WhyNoFloat16(dense) == "");
 }
 
 }  // namespace
