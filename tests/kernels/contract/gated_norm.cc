@@ -12,8 +12,8 @@ struct Case {
   int64_t rows, groups, columns;  // of a group
 };
 
-// GPUs have kernels of their own for bf16 throughout, by how wide a group is; from some thousand rows
-// on, threads have several.
+// GPUs have kernels of their own for bf16 throughout, by how wide a group is; from some thousand
+// rows on, threads have several.
 bool AllBF16(int repeat) { return repeat % 4 == 1; }
 
 Case PickCase(Random& random, int repeat) {
