@@ -10,8 +10,8 @@
 // Letters  B batch, T sequence length, R = B*T rows, C model width, H heads, Hkv key/value heads, D
 //          head dim, F hidden width of the MLP, V vocabulary, Vp padded vocabulary (rows [V, Vp) of
 //          a table are zero for ever and get zero gradient).
-// Dtypes   "any" is f32 or bf16. Arithmetic is f32 whatever the storage; one rounding when a result
-//          is stored.
+// Dtypes   "any" is f32, bf16 or f16. Arithmetic is f32 whatever the storage; one rounding when a
+//          result is stored.
 // Aliasing  Views of one op do not overlap unless the op says so.
 // Documents  An optional operand `documents` i32 [B,T], dense, says that a row of T is several
 //          sequences end to end: documents[b,t] is the first position of that which t is in, t
