@@ -144,8 +144,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   std::string HostBroadcast(const std::string& payload, int root) override {
     return host_->HostBroadcast(payload, root);
   }
-  void HostAllToAll(std::span<const SendPiece> sent,
-                    std::span<const RecvPiece> received) override {
+  void HostAllToAll(std::span<const SendPiece> sent, std::span<const RecvPiece> received) override {
     host_->HostAllToAll(sent, received);
   }
   void Barrier() override { host_->Barrier(); }

@@ -63,7 +63,7 @@ struct PlanArguments {
   int world = 1;
   bool json = false, allocators = false, text = false, advise = false;
   std::string machine, html, trace;  // machine: empty, as the backend
-  std::string plan = "train";  // that `text` is of
+  std::string plan = "train";        // that `text` is of
   int ranks_per_host = 0;
   double link_gbs = 0, host_link_gbs = 0;  // GB/s; 0: the machine's own
 };

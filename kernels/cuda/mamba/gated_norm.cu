@@ -139,10 +139,11 @@ __global__ void __launch_bounds__(kThreads) WeightKernel(const GatedNormArgs a) 
     a.partials[int64_t{blockIdx.y} * all + int64_t{group} * a.columns + within + part] = sum;
 }
 
-// Of bf16, both gradients of a narrow group at once, from one reading of y, z and d_out. A block has
-// a group and a chunk of rows, a warp every eighth of them and a lane kPacks packs of the group, so
-// that rows reach the lane's sums in WeightKernel's order. The next row is on its way meanwhile. d_y
-// may be written over d_out: a warp reads its own rows alone, each before it writes it.
+// Of bf16, both gradients of a narrow group at once, from one reading of y, z and d_out. A block
+// has a group and a chunk of rows, a warp every eighth of them and a lane kPacks packs of the
+// group, so that rows reach the lane's sums in WeightKernel's order. The next row is on its way
+// meanwhile. d_y may be written over d_out: a warp reads its own rows alone, each before it writes
+// it.
 template <int kPacks>
 __global__ void __launch_bounds__(kThreads, kPacks < 4 ? 2 : 1)
     NarrowGradKernel(const GatedNormArgs a) {

@@ -74,8 +74,7 @@ class Surviving final : public Communicator {
   std::string HostBroadcast(const std::string& payload, int root) override {
     return inner_->HostBroadcast(payload, root);
   }
-  void HostAllToAll(std::span<const SendPiece> sent,
-                    std::span<const RecvPiece> received) override {
+  void HostAllToAll(std::span<const SendPiece> sent, std::span<const RecvPiece> received) override {
     inner_->HostAllToAll(sent, received);
   }
   void Barrier() override { inner_->Barrier(); }
