@@ -309,8 +309,11 @@ class Validator {
     const ShardingConfig& sharding = config_.sharding;
     Require(sharding.reshard != ShardingConfig::Reshard::kAuto || config_.memory.budget_gib,
             {"sharding.reshard", "memory.budget_gib"}, "auto fills a budget, and needs one");
-    Require(sharding.downcast != ShardingConfig::Downcast::kInGather ||
-                config_.execution.backend != ExecutionConfig::Backend::kCuda ||
+    using Backend = ExecutionConfig::Backend;
+    const Backend backend = config_.execution.backend;
+    const bool gpus =
+        backend == Backend::kCuda || (backend == Backend::kAuto && context_.auto_is_cuda);
+    Require(sharding.downcast != ShardingConfig::Downcast::kInGather || !gpus ||
                 config_.execution.peer_memory != ExecutionConfig::PeerMemory::kOff,
             {"sharding.downcast", "execution.peer_memory"},
             "NCCL does not round while it gathers: in_gather on GPUs takes peer_memory on or auto; "

@@ -16,7 +16,8 @@ struct ConfigContext {
   std::optional<int64_t> world = {};  // ranks; empty: unknown, and rules that need it are left out
   // `execution.backend: cuda` can be honoured. Planning for a GPU elsewhere says true.
   bool has_cuda = false;
-  bool auto_is_cpu = false;  // `execution.backend: auto` is known to take the CPU
+  bool auto_is_cpu = false;   // `execution.backend: auto` is known to take the CPU
+  bool auto_is_cuda = false;  // and GPUs; both false: not known
   // Another program makes the steps: what the training loop does between them is left to it.
   bool caller_steps = false;
   bool needs_data = true;  // false: tokens come from the caller, and no data is opened

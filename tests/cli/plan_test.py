@@ -79,6 +79,22 @@ class Plan(CliTest):
             self.assertNotIn('planned for', notes)
         # What is asked for by name is planned, whatever the rates.
         self.assertEqual(planned('--machine', 'h200', '--set', 'execution.backend=cpu')[1:], ('h200', on_cpus))
+        # Defaults are those of what is planned: documents are masked on CPUs.
+        documents = ('--set', 'data.kind=text', '--set', 'data.path=/usr/share/common-licenses', '--set', 'data.end_of_document=0')
+        masked = planned(*documents, '--machine', 'cpu', '--set', 'execution.backend=cpu')[2]
+        for words, said, found in (((), 'is on', masked), (('--machine', 'cpu'), 'is on', masked), (('--machine', 'h100'), 'is off', None)):
+            notes, _, plan = planned(*documents, *words)
+            self.expect_line(notes, f'note: data.document_mask {said}, ')
+            self.assertEqual(plan == masked, found == masked)
+
+    def test_plan_refuses_of_auto_what_its_machine_cannot_do(self):
+        def refused(*words):
+            return self.expect(program('plan', 'configs/gpt2_124m.json', '--world', '2', *words), BAD_CONFIG).err
+        rounding = ('--set', 'sharding.downcast=in_gather', '--set', 'execution.peer_memory=off')
+        self.expect_line(refused('--machine', 'h100', *rounding), 'NCCL does not round while it gathers')
+        self.expect(program('plan', 'configs/gpt2_124m.json', '--world', '2', *rounding), OK)
+        for words in ((), ('--machine', 'cpu')):
+            self.expect_line(refused(*words, '--set', 'execution.peer_memory=on'), 'this run is on the CPU')
 
     def test_plan_advises(self):
         config, _ = self.config()

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "comm/host_collectives.h"
 #include "runtime/api/peer_decision.h"
@@ -75,11 +77,13 @@ void PrintText(const RunPlans& plans, const std::string& name) {
   std::cout << ToString(*plan);
 }
 
-// `on` where a copy of the parameters is on several hosts is refused, as by `train`.
+// `on` where a copy of the parameters is on several hosts, or on CPUs, is refused, as by `train`.
 void RequirePeersOnOneHost(const Config& config, int world, const Machine& machine) {
   const Mesh mesh = MeshOf(config, world);
   const int copy = mesh.Size(kCopyAxes);
-  DecidePeerMemory(config.execution.peer_memory, Backend::kCuda, mesh, [&]() -> std::string {
+  const Backend backend =
+      config.execution.backend == ExecutionConfig::Backend::kCuda ? Backend::kCuda : Backend::kCpu;
+  DecidePeerMemory(config.execution.peer_memory, backend, mesh, [&]() -> std::string {
     const int host = machine.ranks_per_host;
     for (int first = 0; host > 0 && first < world; first += copy)
       if (const int last = first + copy - 1; first / host != last / host)
@@ -152,28 +156,30 @@ int AdviseOn(const Config& config, const Machine& given, const PlanArguments& ar
 }  // namespace
 
 int PlanVerb(const PlanArguments& arguments) {
+  std::optional<Machine> asked_machine;
+  if (!arguments.machine.empty()) asked_machine = NamedMachine(arguments.machine);
+  // `auto` is what the machine has, and without one CPUs.
+  const bool has_gpus = asked_machine && asked_machine->device_bytes > 0;
   LoadedConfig loaded = LoadRunConfig(arguments.config.files, arguments.config.sets,
-                                      ConfigContext{.world = arguments.world, .has_cuda = true});
-  using Backend = ExecutionConfig::Backend;
-  Backend& backend = loaded.config.execution.backend;
-  const std::string name = !arguments.machine.empty()  ? arguments.machine
-                           : backend == Backend::kCuda ? "h100"
-                                                       : "cpu";
+                                      {.world = arguments.world,
+                                       .has_cuda = true,
+                                       .auto_is_cpu = !has_gpus,
+                                       .auto_is_cuda = has_gpus});
+  using Wanted = ExecutionConfig::Backend;
+  Wanted& backend = loaded.config.execution.backend;
+  if (backend == Wanted::kAuto && has_gpus) backend = Wanted::kCuda;
   const Machine given = WithLinks(
-      NamedMachine(name),
+      asked_machine ? *asked_machine : NamedMachine(backend == Wanted::kCuda ? "h100" : "cpu"),
       {arguments.ranks_per_host, arguments.link_gbs * 1e9, arguments.host_link_gbs * 1e9});
-  if (backend == Backend::kAuto && arguments.machine.empty())
+  if (backend == Wanted::kAuto && !asked_machine)
     loaded.notes.emplace_back(
         "execution.backend = auto: planned for CPUs; --machine h100 or h200, or a GPU machine's "
         "file, plans for GPUs");
-  // `auto` is what the machine has.
-  if (backend == Backend::kAuto && given.device_bytes > 0) backend = Backend::kCuda;
   if (arguments.advise && loaded.config.model.BalancedGate())  // a page of one plan says it itself
     loaded.notes.push_back(
         "model.moe.gate=balanced: step times are those of even loads, which no router has");
   SayNotes(loaded);
-  const bool cpu = loaded.config.execution.backend != ExecutionConfig::Backend::kCuda;
-  if (!cpu && loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn)
+  if (loaded.config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn)
     RequirePeersOnOneHost(loaded.config, arguments.world, given);
   if (arguments.advise) return AdviseOn(loaded.config, given, arguments);
   const auto [machine, traits] = TargetOf(loaded.config, arguments.world, given);

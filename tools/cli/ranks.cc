@@ -125,10 +125,10 @@ int WithLastWords(ProgramLog& log, const F& run) {
 }  // namespace
 
 LoadedConfig LoadHere(const ConfigArguments& arguments, std::optional<int64_t> world) {
-  const bool has_cuda = CudaBuiltIn();
+  const bool has_cuda = CudaBuiltIn(), has_gpus = has_cuda && VisibleGpus() > 0;
   return LoadRunConfig(
       arguments.files, arguments.sets,
-      {.world = world, .has_cuda = has_cuda, .auto_is_cpu = !has_cuda || VisibleGpus() == 0});
+      {.world = world, .has_cuda = has_cuda, .auto_is_cpu = !has_gpus, .auto_is_cuda = has_gpus});
 }
 
 void SayNotes(const LoadedConfig& loaded) {

@@ -501,11 +501,14 @@ TEST_CASE("a gather that rounds takes peers' memory on GPUs", "[config][validate
   const std::string bf16 = "precision.compute=bf16";  // with fp32 there is nothing to round
   const std::string fused = "sharding.downcast=in_gather", cuda = "execution.backend=cuda";
   const ConfigContext gpus{.has_cuda = true};
-  Check({{{bf16, fused, cuda}, "sharding.downcast", "peer_memory on or auto", gpus},
-         {{bf16, fused, cuda, "execution.peer_memory=auto"}, "", "", gpus},
-         {{bf16, fused, cuda, "execution.peer_memory=on"}, "", "", gpus},
-         {{bf16, fused, "execution.backend=cpu"}, "", ""},
-         {{bf16, fused}, "", "", gpus}});
+  Check(
+      {{{bf16, fused, cuda}, "sharding.downcast", "peer_memory on or auto", gpus},
+       {{bf16, fused, cuda, "execution.peer_memory=auto"}, "", "", gpus},
+       {{bf16, fused, cuda, "execution.peer_memory=on"}, "", "", gpus},
+       {{bf16, fused, "execution.backend=cpu"}, "", ""},
+       {{bf16, fused}, "", "", gpus},
+       {{bf16, fused}, "sharding.downcast", "", {.has_cuda = true, .auto_is_cuda = true}},
+       {{bf16, fused, "execution.backend=cpu"}, "", "", {.has_cuda = true, .auto_is_cuda = true}}});
 }
 
 TEST_CASE("a rule names the values, and where each comes from", "[config][validate]") {
