@@ -169,7 +169,7 @@ TEST_CASE(
   ModelSpec spec;
   spec.family = "test";
   spec.units.push_back({"embed", {Param("wte", {1031, 1021}, 1040, InitKind::kNormal)}});
-  const ShardLayout layout = PlanShards(spec, {1, 3}, {});
+  const ShardLayout layout = PlanShards(spec, {1, 1}, {});
   const std::vector<float> full = Fill(layout, FlatId{0}, 5);
   const ParamSpec& param = spec.units[0].params[0];
   for (int64_t i = 0; i < param.numel(); ++i)
