@@ -17,7 +17,10 @@ struct Case {
 bool AllBF16(int repeat) { return repeat % 4 == 1; }
 
 Case PickCase(Random& random, int repeat) {
-  if (repeat % 16 == 5) return {2100, 1, Pick(random, 1, 600)};
+  if (repeat == 5) return {2100, 2, Pick(random, 100, 256)};
+  if (repeat == 21) return {2100, 1, Pick(random, 257, 512)};
+  if (repeat == 29) return {9, 2, Pick(random, 1025, 1100)};
+  if (repeat == 37) return {2100, 1, Pick(random, 513, 1024)};
   return {repeat % 8 == 7   ? 0
           : repeat % 8 == 3 ? 150
                             : Pick(random, 1, 9),
