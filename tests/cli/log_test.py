@@ -166,9 +166,11 @@ class Logs(CliTest):
             with self.subTest(name):
                 lines, rest = self.block(outcome.err, 'millrace', 0)
                 self.assertRegex(lines[-1], r' debug   rank 0  step 4: saving$')
+                if name == 'b':  # mpirun has words of its own, which may be first
+                    rest = [line for line in rest if line.startswith('millrace: ')]
                 self.assertRegex(rest[0], r'^millrace: (rank 0: )?step 4: not saved: (rank \d: )?')
                 self.assertRegex(self.log(run, 'rank_0.log')[-1], r' error   rank 0  step 4: not saved: ')
-                if name != 'b':  # mpirun has words of its own
+                if name != 'b':
                     self.assertEqual(len(rest), 1, outcome.err)
 
     def test_mistakes_of_the_user_are_said_alone(self):
