@@ -13,6 +13,7 @@ import unittest
 BENCH = pathlib.Path('tools/bench').resolve()
 sys.path.insert(0, str(BENCH))
 import results
+import runs
 import seed_groups
 import seed_page
 import seeds
@@ -83,6 +84,13 @@ class OnTheCpu(unittest.TestCase):
         self.assertEqual(list(self.rows), expected)
         for row in self.rows.values():
             self.assertTrue('result' in row or row['error'].startswith(results.REFUSED), row)
+
+    def test_commands_are_as_typed_anywhere(self):
+        for row in self.rows.values():
+            self.assertNotRegex(row['command'], r'(^|[\s=])/', row)
+        self.assertTrue(any(' run.dir=WORK/run' in row['command'] for row in self.rows.values()))
+        typed = runs.as_typed([sys.executable, str(runs.ROOT / 'tools/bench/runs.py'), '/elsewhere/bin/millrace', '--set', 'run.dir=/w/a/b', 'x=1', '/x/text.txt', 'a b'], '/w/a')
+        self.assertEqual(typed, "python3 tools/bench/runs.py bin/millrace --set run.dir=WORK/b x=1 text.txt 'a b'")
 
     def test_a_cast_before_the_gather_halves_what_is_sent_and_what_is_kept(self):
         before, after = self.counters('downcast', 'per_gather'), self.counters('downcast', 'after_gather')

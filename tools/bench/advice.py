@@ -125,7 +125,7 @@ def main():
             print(f"{row['predicted_ms']:10.2f} ms  {row['what']}: {' '.join(as_sets(row['plan']))}")
         return 0
     name = f"advice_{args.config.rsplit('/', 1)[-1].removesuffix('.json')}_{args.ranks}"
-    kept = results.Results(args.out, name, results.commit_of(args.binary), runs.host_of(args.binary), "python3 -B tools/bench/advice.py " + " ".join(sys.argv[1:]))
+    kept = results.Results(args.out, name, results.commit_of(args.binary), runs.host_of(args.binary), runs.as_typed(["python3", "-B", "tools/bench/advice.py", *sys.argv[1:]]))
     kept.write()
     whole = measure(args, kept, drawn)
     table(kept, drawn)

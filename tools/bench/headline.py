@@ -247,7 +247,7 @@ class Case:
             command, read = self.torch(variant, sdpa), read_torch
         code, text, seconds, err, gpus = self.runner.run(f"{self.name} {label} {round_}", command)
         found = read(text, self.shape, self.args.warmup) if code == 0 else None
-        run = dict(variant=variant, sdpa=sdpa, round=round_, ok=bool(found), seconds=round(seconds, 1), command=shlex.join(command),
+        run = dict(variant=variant, sdpa=sdpa, round=round_, ok=bool(found), seconds=round(seconds, 1), command=runs.as_typed(command, self.work),
                    **clocks(gpus))
         run.update(found or dict(error=reason(code, text, err, self.args.run_timeout_s), raw=None))
         if found and found.get("parameters", self.shape["parameters"]) != self.shape["parameters"]:
@@ -401,7 +401,7 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, interrupt)
     runner, work = Runner(args), tempfile.mkdtemp(prefix="headline_")
-    host = dict(command=shlex.join(["python3", os.path.relpath(__file__), *sys.argv[1:]]), host=runs.host_of(args.binary), ranks=args.ranks, rounds=args.rounds,
+    host = dict(command=runs.as_typed(["python3", os.path.relpath(__file__), *sys.argv[1:]]), host=runs.host_of(args.binary), ranks=args.ranks, rounds=args.rounds,
                 steps=args.steps, warmup=args.warmup, date=str(datetime.date.today()))
     cases, failures = [], []
     file = f"headline_{args.name}.json"

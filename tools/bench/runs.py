@@ -1,5 +1,25 @@
 """Runs of the millrace program, for the scripts in this folder: one call per run, results as Python values. Standard library only."""
-import json, os, subprocess, sys
+import json, os, pathlib, shlex, subprocess, sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def as_typed(command, work=None):
+    """`command` in one line, as typed in the root of the repository or of a package: nothing of it says where that, python3 or the script's folder of this run
+    (`work`, then WORK) lies."""
+    def typed(word):
+        key, equals, value = word.rpartition("=")
+        path = pathlib.Path(value)
+        if value == sys.executable:
+            value = "python3"
+        elif work is not None and path.is_relative_to(work):
+            value = str("WORK" / path.relative_to(work))
+        elif path.is_relative_to(ROOT):
+            value = str(path.relative_to(ROOT))
+        elif path.is_absolute():
+            value = "/".join(path.parts[-2:]) if path.parent.name == "bin" else path.name
+        return key + equals + value
+    return shlex.join(typed(word) for word in command)
 
 
 class Program:

@@ -80,7 +80,7 @@ class Rows:
             said = str(e) if isinstance(e, Failed) else f"what it said is not understood: {type(e).__name__}: {e}"[:300]
             refused = said.startswith(results.REFUSED)
             self.failed += not refused
-            self.kept.add(group.name, variant, round_, asked, shlex.join([config, *sets]), time.monotonic() - began, error=said)
+            self.kept.add(group.name, variant, round_, asked, runs.as_typed([config, *sets], self.work), time.monotonic() - began, error=said)
         print(f"[{self.elapsed():4.0f} s] {row_id}: {said or 'done'} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
 
     def config_of(self, group):
@@ -129,7 +129,7 @@ class Rows:
             raise Failed("it ran on the CPU")
         if "trace" in group.flags:
             result["trace_us"] = kinds_of(trace)
-        return shlex.join(command), result
+        return runs.as_typed(command, self.work), result
 
     def peer(self, group, variant, config):
         words = [sys.executable, str(HERE / "peers" / group.peer), config, *group.peers[variant], "--steps", str(group.steps), "--warmup", str(group.warmup)]
@@ -137,7 +137,7 @@ class Rows:
         line = next(json.loads(text) for text in self.call(command, group.env).splitlines() if text.startswith("{"))
         if "error" in line:
             raise Failed(line["error"])
-        return shlex.join(command), dict(line, step_ms_samples=line["step_ms"], arena_bytes=line["peak_allocated_bytes"], peak_bytes=line["device_used_bytes"])
+        return runs.as_typed(command, self.work), dict(line, step_ms_samples=line["step_ms"], arena_bytes=line["peak_allocated_bytes"], peak_bytes=line["device_used_bytes"])
 
     def train(self, group, variant, config, sets):
         folder = self.work / "_".join(["train", *group.name.split(), *variant.split()]).replace("'", "")
@@ -151,14 +151,14 @@ class Rows:
             raise Failed(f"metrics.jsonl has {len(steps)} steps, {group.steps} were asked for")
         losses = hashlib.sha256(json.dumps([(s["step"], s["loss_bits"], s["grad_norm"]) for s in steps]).encode()).hexdigest()
         counters = {key: value / group.steps for key, value in summary["counters"].items()}
-        return shlex.join(command), dict(bits=[losses, summary["param_hash"], summary["optimizer_hash"]], steps=group.steps,
+        return runs.as_typed(command, self.work), dict(bits=[losses, summary["param_hash"], summary["optimizer_hash"]], steps=group.steps,
                                          counters_per_step=counters, arena_bytes=summary["measured"]["arena_bytes"], plan_hash=summary["plan_hash"],
                                          last_loss=steps[-1]["loss"])
 
     def pool(self, group, variant, config, sets):
         name, ranks = group.variants[variant]
         command = [self.args.binary, "plan", os.path.relpath(CONFIGS / name), "--world", ranks, "--set", "execution.backend=cuda", "--allocators", "--json"]
-        return shlex.join(command), json.loads(self.call(command))
+        return runs.as_typed(command, self.work), json.loads(self.call(command))
 
     def plan(self, config, sets):
         command = [self.args.binary, "plan", config, "--world", str(self.args.ranks), "--json"]

@@ -10,7 +10,8 @@ of earlier commits whose samples are gone. Files named on the command line are `
 with the GPUs. Those marked "used" set the figures of configs/machines/h200.json; nothing was fitted to those "held out"; those "measured later"
 were not there yet. Standard library only.
 """
-import argparse, datetime, json, pathlib, shlex, statistics, subprocess, sys, tempfile
+import argparse, datetime, json, pathlib, statistics, subprocess, sys, tempfile
+import runs
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -137,7 +138,7 @@ def record(args):
             continue
         said = json.loads(done.stdout.strip().splitlines()[-1])
         rows.append({"title": case[0], "ranks": args.ranks, "device": said["device"], "step_ms_samples": said["step_ms_samples"],
-                     "command": shlex.join(command), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
+                     "command": runs.as_typed(command, folder), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
         pathlib.Path(args.out).write_text(json.dumps({"schema": 1, "name": pathlib.Path(args.out).stem, "rows": rows}, indent=1) + "\n")
         print(f"{case[0]}, {args.ranks} GPUs: {statistics.median(said['step_ms_samples']):.2f} ms", file=sys.stderr)
     return 0 if rows else "no case was measured"
