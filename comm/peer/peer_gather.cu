@@ -1,8 +1,8 @@
 #include "comm/peer/peer_count.cuh"
 #include "comm/peer/peer_gather.h"
-#include "comm/peer/peer_short.cuh"
 #include "comm/peer/peer_wait.cuh"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/short_floats.cuh"
 
 namespace millrace {
 namespace {
@@ -86,12 +86,14 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
 #pragma unroll
     for (int u = 0; u < kPacks; ++u)
       if (const int64_t j = i + u * stride; j < packs)
-        stores.All(j, make_uint4(PairOf<D>(low[u].x, low[u].y), PairOf<D>(low[u].z, low[u].w),
-                                 PairOf<D>(high[u].x, high[u].y), PairOf<D>(high[u].z, high[u].w)));
+        stores.All(
+            j, make_uint4(PairOfShorts<D>(low[u].x, low[u].y), PairOfShorts<D>(low[u].z, low[u].w),
+                          PairOfShorts<D>(high[u].x, high[u].y),
+                          PairOfShorts<D>(high[u].z, high[u].w)));
   }
   for (int64_t i = packs * kPack + static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x;
        i < n; i += stride)
-    stores.All(i, static_cast<uint16_t>(PairOf<D>(master[i], 0.0f)));
+    stores.All(i, static_cast<uint16_t>(PairOfShorts<D>(master[i], 0.0f)));
   stores.count.AddTo(&stored_bytes);
   LeaveCall(call, number);
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "comm/peer/peer_short.cuh"
+#include "runtime/base/cuda/short_floats.cuh"
 #include "runtime/base/dtype.h"
 
 namespace millrace {
@@ -42,8 +42,8 @@ struct RankSum {
   static constexpr int kPack = kSumPack<D>;
 
   static __device__ __forceinline__ Acc Widen(One one) {
-    if constexpr (kIsShort<D>)
-      return FloatOf<D>(one);
+    if constexpr (kIsFloatOf16Bits<D>)
+      return LowShort<D>(one);
     else
       return one;
   }
@@ -54,8 +54,8 @@ struct RankSum {
       return __fadd_rn(a, b);
   }
   static __device__ __forceinline__ One Round(Acc a) {
-    if constexpr (kIsShort<D>)
-      return static_cast<uint16_t>(PairOf<D>(a, 0.0f));
+    if constexpr (kIsFloatOf16Bits<D>)
+      return static_cast<uint16_t>(PairOfShorts<D>(a, 0.0f));
     else
       return a;
   }

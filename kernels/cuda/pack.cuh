@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/short_floats.cuh"
+#include "runtime/base/dtype.h"
 
 namespace millrace::cuda {
 
@@ -37,37 +39,25 @@ __device__ __forceinline__ bool AreShort(const Rows& rows) {
   return kIsShort<E>;
 }
 
-// Round to nearest even; a NaN becomes 0x7fff (the CPU keeps its payload).
 __device__ __forceinline__ uint32_t PairOfBF16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
+  return PairOfShorts<DType::kBF16>(low, high);
 }
 
-// Two elements of E's format of 16 bits: all that kernels know of a format. `pair` has one of them
-// above the other.
+// Of E's format of 16 bits.
+template <Elements E>
+inline constexpr DType kShortDType = kMixOf<E> == Elements::kAny ? DType::kBF16 : DType::kF16;
+
 template <Elements E>
 __device__ __forceinline__ uint32_t PairOf(float low, float high) {
-  if constexpr (kMixOf<E> == Elements::kAny) return PairOfBF16(low, high);
-  uint32_t pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
+  return PairOfShorts<kShortDType<E>>(low, high);
 }
 template <Elements E>
 __device__ __forceinline__ float LowOf(uint32_t pair) {
-  if constexpr (kMixOf<E> == Elements::kAny) return __uint_as_float(pair << 16);
-  float f;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(f) : "r"(pair));
-  return f;
+  return LowShort<kShortDType<E>>(pair);
 }
 template <Elements E>
 __device__ __forceinline__ float HighOf(uint32_t pair) {
-  if constexpr (kMixOf<E> == Elements::kAny) return __uint_as_float(pair & 0xffff0000u);
-  float f;
-  asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high;}"
-      : "=f"(f)
-      : "r"(pair));
-  return f;
+  return HighShort<kShortDType<E>>(pair);
 }
 
 // Elements [at, at + min(n, 8)) of the view; the rest of the pack is zero. n > 0.
@@ -166,18 +156,18 @@ __device__ __forceinline__ Raw<E> FromFloats(const Rows& rows, const Floats& f) 
   return raw;
 }
 
-// One element of rows, at most once rounded.
-template <Elements E>
-__device__ __forceinline__ float LoadOne(const Rows& rows, int64_t at) {
-  if (!AreShort<E>(rows)) return reinterpret_cast<const float*>(rows.data)[at];
-  return LowOf<E>(reinterpret_cast<const uint16_t*>(rows.data)[at]);
+// One element of a view, at most once rounded. The view is Rows, or has an AreShort<E> of its own.
+template <Elements E, class V>
+__device__ __forceinline__ float LoadOne(const V& view, int64_t at) {
+  if (!AreShort<E>(view)) return reinterpret_cast<const float*>(view.data)[at];
+  return LowOf<E>(reinterpret_cast<const uint16_t*>(view.data)[at]);
 }
-template <Elements E>
-__device__ __forceinline__ void StoreOne(const Rows& rows, int64_t at, float value) {
-  if (AreShort<E>(rows))
-    reinterpret_cast<uint16_t*>(rows.data)[at] = static_cast<uint16_t>(PairOf<E>(value, 0.0f));
+template <Elements E, class V>
+__device__ __forceinline__ void StoreOne(const V& view, int64_t at, float value) {
+  if (AreShort<E>(view))
+    reinterpret_cast<uint16_t*>(view.data)[at] = static_cast<uint16_t>(PairOf<E>(value, 0.0f));
   else
-    reinterpret_cast<float*>(rows.data)[at] = value;
+    reinterpret_cast<float*>(view.data)[at] = value;
 }
 
 // What follows is computed from the value anew, not kept in registers from what came before.

@@ -45,24 +45,10 @@ __device__ __forceinline__ int64_t KeyAt(const AttentionHeads& x, const Attentio
   return RowAt(x, (2 * sizes.ranks - 1 - chunk) * sizes.batch + b, sizes.chunk + at, h);
 }
 
-// As of Rows (pack.cuh), here and below.
+// As of Rows, and so LoadOne and StoreOne (pack.cuh) are of heads, too.
 template <Elements Mix>
 __device__ __forceinline__ bool AreShort(const AttentionHeads& x) {
   return Mix == Elements::kAny ? x.bf16 : x.f16;
-}
-
-template <Elements Mix>
-__device__ __forceinline__ float LoadOne(const AttentionHeads& x, int64_t at) {
-  if (!AreShort<Mix>(x)) return reinterpret_cast<const float*>(x.data)[at];
-  return LowOf<Mix>(reinterpret_cast<const uint16_t*>(x.data)[at]);
-}
-
-template <Elements Mix>
-__device__ __forceinline__ void StoreOne(const AttentionHeads& x, int64_t at, float value) {
-  if (AreShort<Mix>(x))
-    reinterpret_cast<uint16_t*>(x.data)[at] = static_cast<uint16_t>(PairOf<Mix>(value, 0.0f));
-  else
-    reinterpret_cast<float*>(x.data)[at] = value;
 }
 
 // Elements [d, d + 4) of the row at `row`, zero from `depth` on.
