@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "kernels/ops/attention_choice.h"
 #include "tests/kernels/support/subject.h"
@@ -89,5 +90,14 @@ void MuonMomentumContract(const Subject& subject);
 void MuonNormaliseContract(const Subject& subject);
 void MuonPolynomialContract(const Subject& subject);
 void MuonUpdateContract(const Subject& subject);
+
+// Of each op that reads or writes floats of 16 bits, for a test that has PickFloat give f16
+// (F16ForBF16). GPUs have those that train models without experts and mixers.
+struct F16Contract {
+  const char* name;
+  void (*contract)(const Subject& subject);
+  bool on_gpus;
+};
+std::span<const F16Contract> F16Contracts();
 
 }  // namespace millrace::test

@@ -3,7 +3,6 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <utility>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/cpu/host_device.h"
@@ -96,53 +95,10 @@ TEST_CASE("muon_normalise") { MuonNormaliseContract(Cpu().subject); }
 TEST_CASE("muon_polynomial") { MuonPolynomialContract(Cpu().subject); }
 TEST_CASE("muon_update") { MuonUpdateContract(Cpu().subject); }
 
-// Of each op that reads or writes floats of 16 bits; GPUs have some of them.
 TEST_CASE("in f16, too: ", "[f16]") {
   const F16ForBF16 in_f16;
-  using Contract = void (*)(const Subject&);
-  const std::pair<const char*, Contract> contracts[] = {
-      {"embed", EmbedContract},
-      {"embed_grad", EmbedGradContract},
-      {"select_row", SelectRowContract},
-      {"norm", NormContract},
-      {"norm_grad", NormGradContract},
-      {"head_norm", HeadNormContract},
-      {"matmul", MatmulContract},
-      {"matmul and GELU's derivative", MatmulGeluGradContract},
-      {"matmul, rounded and added", MatmulUpdateContract},
-      {"column_sum", ColumnSumContract},
-      {"rope", RopeContract},
-      {"attention", [](const Subject& subject) { AttentionContract(subject); }},
-      {"attention_grad", [](const Subject& subject) { AttentionGradContract(subject); }},
-      {"cached attention", CachedAttentionContract},
-      {"rows of sequences with caches", CachedRowsContract},
-      {"keep_range", KeepRangeContract},
-      {"mamba_conv of rows", MambaConvRowsContract},
-      {"ssd_scan of rows", SsdScanRowsContract},
-      {"activation", ActivationContract},
-      {"route", RouteContract},
-      {"route_grad", RouteGradContract},
-      {"dispatch and combine", DispatchContract},
-      {"grouped_matmul", GroupedMatmulContract},
-      {"grouped products alone", GroupedAloneContract},
-      {"grouped_weight_grad", GroupedWeightGradContract},
-      {"expert_activation", ExpertActivationContract},
-      {"mamba_conv", MambaConvContract},
-      {"mamba_conv_grad", MambaConvGradContract},
-      {"ssd_scan", SsdScanContract},
-      {"ssd_scan_grad", SsdScanGradContract},
-      {"gated_norm", GatedNormContract},
-      {"gated_norm_grad", GatedNormGradContract},
-      {"cross_entropy", CrossEntropyContract},
-      {"policy_loss", PolicyLossContract},
-      {"elementwise", ElementwiseContract},
-      {"finite_scan", FiniteScanContract},
-      {"sum_squares", SumSquaresContract},
-      {"adamw", AdamWContract},
-      {"adamw by segments", AdamWSegmentsContract},
-  };
-  for (const auto& [name, contract] : contracts) DYNAMIC_SECTION(name) {
-      contract(Cpu().subject);
+  for (const F16Contract& each : F16Contracts()) DYNAMIC_SECTION(each.name) {
+      each.contract(Cpu().subject);
     }
 }
 

@@ -4,7 +4,6 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <utility>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "runtime/base/cuda/cuda_device.h"
@@ -95,37 +94,12 @@ TEST_CASE("muon_normalise") { MuonNormaliseContract(Gpu().subject); }
 TEST_CASE("muon_polynomial") { MuonPolynomialContract(Gpu().subject); }
 TEST_CASE("muon_update") { MuonUpdateContract(Gpu().subject); }
 
-// Of models without experts and scans, what trains them; on CPUs every op is there.
 TEST_CASE("in f16, too: ", "[f16]") {
   const F16ForBF16 in_f16;
-  using Contract = void (*)(const Subject&);
-  const std::pair<const char*, Contract> contracts[] = {
-      {"embed", EmbedContract},
-      {"embed_grad", EmbedGradContract},
-      {"select_row", SelectRowContract},
-      {"norm", NormContract},
-      {"norm_grad", NormGradContract},
-      {"head_norm", HeadNormContract},
-      {"matmul", MatmulContract},
-      {"matmul and GELU's derivative", MatmulGeluGradContract},
-      {"matmul, rounded and added", MatmulUpdateContract},
-      {"column_sum", ColumnSumContract},
-      {"rope", RopeContract},
-      {"attention", [](const Subject& subject) { AttentionContract(subject); }},
-      {"attention_grad", [](const Subject& subject) { AttentionGradContract(subject); }},
-      {"keep_range", KeepRangeContract},
-      {"activation", ActivationContract},
-      {"cross_entropy", CrossEntropyContract},
-      {"policy_loss", PolicyLossContract},
-      {"elementwise", ElementwiseContract},
-      {"finite_scan", FiniteScanContract},
-      {"sum_squares", SumSquaresContract},
-      {"adamw", AdamWContract},
-      {"adamw by segments", AdamWSegmentsContract},
-  };
-  for (const auto& [name, contract] : contracts) DYNAMIC_SECTION(name) {
-      contract(Gpu().subject);
-    }
+  for (const F16Contract& each : F16Contracts())
+    if (each.on_gpus) DYNAMIC_SECTION(each.name) {
+        each.contract(Gpu().subject);
+      }
 }
 
 }  // namespace
