@@ -61,9 +61,11 @@ PlanSelection PlansFor(const mr_run_options& options) {
 
 LoadedConfig LoadFor(const mr_run_options& options, int world) {
   const ConfigText text{"config", options.config};
+  const bool has_cuda = CudaBuiltIn(), has_gpus = has_cuda && VisibleGpus() > 0;
   LoadedConfig loaded = LoadRunConfigTexts({&text, 1}, {.world = world,
-                                                        .has_cuda = CudaBuiltIn(),
-                                                        .auto_is_cpu = VisibleGpus() == 0,
+                                                        .has_cuda = has_cuda,
+                                                        .auto_is_cpu = !has_gpus,
+                                                        .auto_is_cuda = has_gpus,
                                                         .caller_steps = true,
                                                         .needs_data = options.use_data != 0});
   RequireNoGuards(loaded.config);
