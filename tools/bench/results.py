@@ -5,7 +5,7 @@ A file has one set of rows: one commit, one machine. `schema` is 1; `name`, `com
   id       "group/variant/round", unique in the file
   group, variant, round
   asked    what was asked for, as text: a row that was asked for something else is run again
-  command  what was run
+  command  what was run, as runs.as_typed says it
   date     UTC, ISO 8601
   seconds  of the whole run
   result   what it said, every sample of every time included; or
