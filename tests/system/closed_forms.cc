@@ -376,7 +376,7 @@ ExchangeForm MuonExchangesOf(const Trial& trial) {
 // With precision.gather=linear a flat that has linears' weights travels in bytes of 8 bits. Once in
 // a step a rank casts its shard and sends the others one row of floats: a magnitude for each scale,
 // and as much of the other parameters, each with the gap behind it, as any shard has; of each
-// matrix and of these in fours.
+// matrix and of these in fours. On CUDA so many are those of each row of blocks, for cuBLASLt.
 bool GatheredInFp8(const Trial& trial, const FlatForm& flat) {
   return trial.config.precision.gather == WeightGather::kLinear &&
          std::any_of(flat.columns.begin(), flat.columns.end(), [](int64_t n) { return n > 0; });
@@ -384,12 +384,14 @@ bool GatheredInFp8(const Trial& trial, const FlatForm& flat) {
 
 int64_t TableRow(const Trial& trial, const FlatForm& flat) {
   const bool blocks = trial.config.precision.linear == LinearEncoding::kFp8Block;
+  const int64_t across = TestRanks().Traits(trial.world).backend == Backend::kCuda ? 4 : 1;
   int64_t scales = 0, begin = 0;
   std::vector<int64_t> rest(static_cast<size_t>(flat.shards));  // by shard
   for (size_t i = 0; i < flat.params.size(); ++i) {
     const int64_t numel = flat.params[i], columns = flat.columns[i];
     if (columns > 0)
-      scales += Up(blocks ? Up(numel / columns, 128) / 128 * (Up(columns, 128) / 128) : 1, 4);
+      scales +=
+          Up(blocks ? Up(numel / columns, 128) / 128 * Up(Up(columns, 128) / 128, across) : 1, 4);
     const bool last = i + 1 == flat.params.size();
     const int64_t end = begin + (last ? numel : Up(numel, flat.align));
     for (int64_t at = begin; columns == 0 && at < end; ++at)
