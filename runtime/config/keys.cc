@@ -206,7 +206,8 @@ std::vector<Key> PrecisionKeys() {
           "scales. Half the gathered bytes of bf16; the same bits in every result and file. "
           "`sharding.downcast=after_update`, no experts."),
       KEY(precision.grad_accumulate, any,
-          "Gradients summed over microbatches. fp16: with `precision.compute` fp16 alone."),
+          "Gradients summed over microbatches. fp16: with `precision.compute` fp16 alone, with "
+          "which bf16 is not."),
       KEY(precision.grad_wire, any,
           "Gradients while they are reduced across ranks. fp16: as `precision.grad_accumulate`."),
       KEY(precision.loss_scale.init_scale, From(1, 0x1p32),
