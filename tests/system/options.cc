@@ -96,12 +96,14 @@ Option SlotsOption(int64_t slots) {
           }};
 }
 Option ReduceDepthOption(int64_t depth) {
-  // A pool of slots for the transient buckets of concat=last: depth + 1 copies.
+  // A pool of slots for the transient buckets of concat=last: depth + 1 copies. Products on the
+  // reduce stream, as GPUs have them, would end behind the reductions that were issued before.
   return {fmt::format("reduce_depth={}", depth),
           [=](Trial& t) {
             t.config.memory.allocator = Allocator::kMaxPool;
             t.config.sharding.grad_concat = Concat::kLast;
             t.config.memory.reduce_depth = depth;
+            t.config.execution.overlap_weight_gradients = false;
           },
           Sharded,
           GradPoolBytes,
@@ -207,6 +209,20 @@ std::vector<Option> BitwiseOptions() {
   if (!TestRanks().captures())
     for (const uint64_t seed : {1, 2, 3}) options.push_back(AdversaryOption(seed));
   return options;
+}
+
+bool OneBucketPerBlock(const AssembledRun& run) {
+  if (!EqualBlockOf(run.spec)) return false;
+  const ShardLayout& layout = run.layout;
+  std::vector<int> buckets(layout.units.size());
+  for (size_t f = 0; f < layout.flats.size(); ++f) {
+    const FlatParam& flat = layout.flats[f];
+    const bool gathered = layout.mesh.Size(flat.shard) > 1;
+    if (gathered && layout.IsBlock(FlatId{static_cast<int32_t>(f)}) &&
+        ++buckets[static_cast<size_t>(flat.key.unit.value)] > 1)
+      return false;
+  }
+  return true;
 }
 
 std::string Name(Precision precision) {

@@ -32,6 +32,9 @@ struct Option {
   std::function<std::string(const Trial&, const Outcome&)> trouble = nullptr;
 };
 std::vector<Option> BitwiseOptions();
+// Of a block one bucket at most is gathered, and blocks are of one kind: what effects on addresses
+// and order are stated for.
+bool OneBucketPerBlock(const AssembledRun& run);
 
 // What the options are compared within: runs of different bases have different bits.
 struct Base {

@@ -145,6 +145,9 @@ void ComputeLifetimes(StepBuilder& b) {
   const std::vector<Region> regions = Regions(plan);
   const IdVector<BufferId, Positions> all = CollectAccesses(plan);
   const int64_t end = plan.timeline_end();
+  IdVector<BufferId, char> beside(plan.buffers.size());
+  for (const auto& [key, id] : b.workspaces)
+    beside[id] = key.second != StreamId::kCompute && !b.options.overlap_weight_gradients;
   for (const BufferId id : plan.buffer_ids()) {
     PlanBuffer& buffer = plan.buffer(id);
     const Positions& accesses = all[id];
@@ -159,8 +162,9 @@ void ComputeLifetimes(StepBuilder& b) {
         AddSpan(accesses, 0, end, &buffer.live);
         break;
       case BufferScope::kMicrobatch:
-        if (buffer.cls ==
-            BufferClass::kWorkspaces) {  // nothing survives between two uses of a workspace
+        // Nothing survives between two uses of a workspace; but for the bytes of one of another
+        // stream the compute stream would wait (with products there: HoldOperandsBeside).
+        if (buffer.cls == BufferClass::kWorkspaces && !beside[id]) {
           for (int64_t position : accesses) buffer.live.push_back({position, position + 1});
         } else {
           for (const Region& region : regions)

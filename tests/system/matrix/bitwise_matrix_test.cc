@@ -11,22 +11,6 @@
 namespace millrace::test {
 namespace {
 
-// Of a block one bucket at most is gathered, and blocks are of one kind: what effects on addresses
-// and order are stated for.
-bool OneBucketPerBlock(const AssembledRun& run) {
-  if (!EqualBlockOf(run.spec)) return false;
-  const ShardLayout& layout = run.layout;
-  std::vector<int> buckets(layout.units.size());
-  for (size_t f = 0; f < layout.flats.size(); ++f) {
-    const FlatParam& flat = layout.flats[f];
-    const bool gathered = layout.mesh.Size(flat.shard) > 1;
-    if (gathered && layout.IsBlock(FlatId{static_cast<int32_t>(f)}) &&
-        ++buckets[static_cast<size_t>(flat.key.unit.value)] > 1)
-      return false;
-  }
-  return true;
-}
-
 void CheckOptions(const Base& base) {
   const Outcome reference = RunTrial(base.trial);
   REQUIRE(reference.scalars.back().adam_t == base.trial.steps);
