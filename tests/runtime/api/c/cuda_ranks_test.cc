@@ -117,14 +117,11 @@ TEST_CASE("a GPU to each process: one model, the losses of a CPU that has all ro
     RequireSameOnAllRanks(losses);
     REQUIRE(losses.back() < losses.front());
   }
-  // Released to the last byte and taken back between steps: the same bits.
+  // Memory that GPUs exchange is not given back, and nothing has changed: the same bits.
   const OfAll again(gpus);
   REQUIRE_CODE(mr_init(again), MR_OK);
   for (int64_t step = 0; step < 6; ++step) {
-    if (step % 2 == 1) {
-      REQUIRE_CODE(mr_release(again, MR_PART_ALL, nullptr), MR_OK);
-      REQUIRE_CODE(mr_acquire(again, nullptr), MR_OK);
-    }
+    if (step == 2) REQUIRE_CODE(mr_release(again, MR_PART_ALL, nullptr), MR_UNSUPPORTED);
     REQUIRE(LossHere(again, step) == losses[static_cast<size_t>(step)]);
   }
 }
