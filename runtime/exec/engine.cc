@@ -224,6 +224,7 @@ void Engine::Prepare(size_t plan, int64_t step) {
 
 void Engine::RunPrologue(size_t index, int64_t step) {
   RequireFound(index, true);
+  host_copies_.Flush();
   const StepPlan& plan = plans_.plans[index];
   executor_->BeginRun({static_cast<int32_t>(index), true, step});
   if (options_.adversary_seed)
@@ -250,6 +251,7 @@ void Engine::ObserveCapture(CaptureObserver* observer) {
 }
 
 void Engine::RunSchedule(size_t plan, int64_t step) {
+  host_copies_.Flush();
   executor_->BeginRun({static_cast<int32_t>(plan), false, step});
   IssueSchedule(plan);
   executor_->EndRun();

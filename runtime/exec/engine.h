@@ -5,7 +5,7 @@
 //
 // States are written from outside only through what is below; where a plan would find one that is
 // not valid any more, the engine runs the plan's prologue first by itself (check/seams.h), but for
-// RunInEra.
+// LaunchInEra.
 // Errors   As the communicator's and kernels'; a failed Step leaves the engine unusable.
 // Threads  One engine per rank, used by one thread. Engines share nothing.
 #pragma once
@@ -28,6 +28,7 @@
 #include "runtime/base/stream_id.h"
 #include "runtime/exec/arena/host_copies.h"
 #include "runtime/exec/engine_options.h"
+#include "runtime/exec/era_run.h"
 #include "runtime/exec/executor_context.h"
 #include "runtime/exec/released_arena.h"
 #include "runtime/exec/step_counters.h"
@@ -131,13 +132,12 @@ class Engine {
   // Runs a plan without an update on `inputs`, for the position `row` of them where it is about
   // one, and waits for it. Every rank.
   void Run(std::string_view plan, const HostInputs& inputs, int64_t row = 0);
-  // A state that the host writes before a plan runs, whole. `bytes` may change then.
-  void WriteState(std::string_view state, std::span<const std::byte> bytes);
   // Runs the plan's prologue, where it would begin with it. A collective.
   void BeginEra(std::string_view plan);
-  // Runs a plan that looks at no inputs, and waits once: for it and for what is read of its
-  // outputs. Error(kInternal): it needs its prologue.
-  void RunInEra(std::string_view plan, std::span<const OutputRead> reads = {});
+  // A plan that looks at no inputs (era_run.h). Error(kInternal): it needs its prologue.
+  int64_t LaunchInEra(const EraRun& run);
+  const std::vector<std::span<const std::byte>>& CollectInEra(int64_t run);
+  void DropInEra() noexcept;
 
   // The first `bytes` of an output of the plan that was run last.
   void ReadOutput(std::string_view plan, std::string_view output, void* to, int64_t bytes);
@@ -228,7 +228,7 @@ class Engine {
   std::string why_kept_;
   std::optional<ReleasedArena> released_;
   std::unique_ptr<Executor> executor_;
-  HostCopies host_copies_;                               // of states, by buffer, and of outputs
+  HostCopies host_copies_;                               // of runs of an era
   std::vector<std::unique_ptr<RecordedStep>> recorded_;  // by plan
   CaptureObserver* capture_observer_ = nullptr;
   std::unique_ptr<RecordedStep> observed_recorded_;  // the training step's, around that

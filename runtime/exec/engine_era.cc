@@ -5,15 +5,6 @@
 
 namespace millrace {
 
-void Engine::WriteState(std::string_view state, std::span<const std::byte> bytes) {
-  RequireArena();
-  const BufferId id = plans_.states.Of(state);
-  const TensorView view = StateView(id);
-  MR_CHECK_EQ(static_cast<int64_t>(bytes.size()), view.bytes(), "bytes of the state {}", state);
-  host_copies_.Write(id.value, view, bytes);
-  validity_.HostWrites(id);
-}
-
 void Engine::BeginEra(std::string_view plan) {
   RequireArena();
   MR_CHECK_EQ(steps_in_flight(), 0, "an era begins while steps are in flight");
@@ -23,21 +14,51 @@ void Engine::BeginEra(std::string_view plan) {
   executor_->Sync();
 }
 
-void Engine::RunInEra(std::string_view plan, std::span<const OutputRead> reads) {
+int64_t Engine::LaunchInEra(const EraRun& run) {
   RequireArena();
-  const size_t index = IndexOf(plan);
+  const size_t index = IndexOf(run.plan);
   MR_CHECK(!validity_.NeedsPrologue(index),
            "the {} plan is run, but its era has not begun, or weights have changed since it did",
-           plan);
-  RequireFound(index, false);
-  RunSchedule(index, 0);
-  std::vector<HostCopies::Read> copies;
-  for (const OutputRead& read : reads) {
-    const TensorView values = OutputView(plan, read.output);
+           run.plan);
+  const auto place = [&](std::string_view state, int64_t offset, int64_t bytes) {
+    const BufferId id = plans_.states.Of(state);
+    const TensorView view = StateView(id);
+    MR_CHECK(offset >= 0 && offset + bytes <= view.bytes(), "bytes {} to {} of the state {} of {}",
+             offset, offset + bytes, state, view.bytes());
+    validity_.HostWrites(id);
+    return view.data + offset;
+  };
+  std::vector<HostCopies::Write> writes;
+  for (const StateWrite& write : run.writes)
+    writes.push_back({place(write.state, write.offset, std::ssize(write.bytes)), write.bytes});
+  std::vector<HostCopies::Feed> feeds;
+  for (const StateFeed& feed : run.feeds)
+    feeds.push_back(
+        {feed.run, feed.read, feed.from, place(feed.state, feed.offset, feed.bytes), feed.bytes});
+  std::vector<HostCopies::Read> reads;
+  for (const OutputRead& read : run.reads) {
+    const TensorView values = OutputView(run.plan, read.output);
     MR_CHECK_LE(read.bytes, values.bytes(), "bytes of {}", read.output);
-    copies.push_back({values.data, read.to, read.bytes});
+    reads.push_back({values.data, read.bytes});
   }
-  host_copies_.Wait(copies);  // a schedule ends on the compute stream
+  RequireFound(index, false);
+  const int64_t number = host_copies_.Begin(writes, feeds);
+  RunSchedule(index, 0);  // which ends on the compute stream
+  host_copies_.End(number, std::move(reads));
+  return number;
+}
+
+const std::vector<std::span<const std::byte>>& Engine::CollectInEra(int64_t run) {
+  return host_copies_.Collect(run);
+}
+
+void Engine::DropInEra() noexcept {
+  try {
+    executor_->Sync();
+  } catch (const Error&) {
+    // Whoever calls the device next meets it.
+  }
+  host_copies_.Forget();
 }
 
 }  // namespace millrace

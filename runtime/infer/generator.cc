@@ -53,11 +53,14 @@ struct Generator::Sequence {
   int64_t cached = 0;  // positions
   std::vector<int32_t> answer;
   std::vector<SampledToken> scores;  // of the prompt's tokens, where they are asked for
+  int64_t in_flight = 0;             // rows in steps that are not collected
   bool finished = false;
 
   const GenerationRequest& request() const { return group->request; }
   bool scores_prompt() const { return request().score_prompt && sample == 0; }
   bool prompt_is_cached() const { return cached >= std::ssize(request().prompt); }
+  int64_t drawn() const { return std::ssize(answer) + in_flight; }
+  bool decodes() const { return prompt_is_cached() && drawn() < request().max_tokens; }
 };
 
 Generator::Generator(TokenModel& model, const GeneratorOptions& options)
@@ -68,9 +71,12 @@ Generator::Generator(TokenModel& model, const GeneratorOptions& options)
            "a model of {} slots, pages of {}, pieces of {} and {}, a vocabulary of {}",
            limits.slots, limits.page_tokens, limits.max_chunk, limits.max_scored, limits.vocab);
   running_.resize(static_cast<size_t>(limits.slots));
+  leaving_.resize(running_.size());
 }
 
-Generator::~Generator() = default;
+Generator::~Generator() {
+  if (!in_flight_.empty()) model_.Drop();
+}
 
 std::variant<RequestId, Refusal> Generator::Submit(GenerationRequest request) {
   if (auto refusal = RefusalOf(request, model_.limits())) return *std::move(refusal);
@@ -109,8 +115,12 @@ bool Generator::CancelOne(std::unique_ptr<Sequence>& place, RequestId request, i
   event.index = std::ssize(place->answer);
   event.finish = FinishReason::kCancelled;
   event.weight_version = weight_version_;
-  const std::unique_ptr<Sequence> sequence = std::move(place);
-  sequence->slot >= 0 ? Leave(*sequence) : EndWait(*sequence->group);
+  if (place->slot >= 0) {
+    Retire(place);
+  } else {
+    EndWait(*place->group);
+    place.reset();
+  }
   return true;
 }
 
@@ -119,6 +129,7 @@ int64_t Generator::CancelSome(RequestId request, int64_t sample) {
   for (auto& place : running_) count += CancelOne(place, request, sample);
   for (auto& place : waiting_) count += CancelOne(place, request, sample);
   std::erase(waiting_, nullptr);
+  if (!failed_) DropEnded();
   return count;
 }
 
@@ -148,23 +159,27 @@ std::vector<GenerationEvent> Generator::Step() {
   MR_CHECK(!failed_, "a step of a generator whose model has failed");
   failed_ = true;  // until all is done
   std::vector<GenerationEvent> events = std::exchange(ended_, {});
-  Admit();
   Decode(events);
+  Admit();
   Prefill(events);
   failed_ = false;
   return events;
 }
 
+bool Generator::IsFree(int64_t slot) const {
+  return !running_[static_cast<size_t>(slot)] && !leaving_[static_cast<size_t>(slot)];
+}
+
 void Generator::Admit() {
-  auto free = std::find(running_.begin(), running_.end(), nullptr);
-  while (!waiting_.empty() && free != running_.end()) {
+  for (int64_t slot = 0; slot < std::ssize(running_) && !waiting_.empty(); ++slot) {
+    if (!IsFree(slot)) continue;
     if (!TakePages(*waiting_.front())) return;  // no one overtakes, or it might wait for ever
-    *free = std::move(waiting_.front());
+    std::unique_ptr<Sequence>& place = running_[static_cast<size_t>(slot)];
+    place = std::move(waiting_.front());
     waiting_.pop_front();
-    (*free)->slot = free - running_.begin();
-    prefilling_.push_back((*free)->slot);
-    EndWait(*(*free)->group);
-    free = std::find(free, running_.end(), nullptr);
+    place->slot = slot;
+    prefilling_.push_back(slot);
+    EndWait(*place->group);
   }
 }
 
@@ -201,28 +216,75 @@ void Generator::DropPrefix(Group& group) {
   group.prefix_cached = false;
 }
 
+// The step that is collected was launched by the Step before, but for the first.
 void Generator::Decode(std::vector<GenerationEvent>& events) {
+  if (in_flight_.empty()) LaunchNext();
+  if (in_flight_.empty()) return;
+  if (model_.limits().steps_ahead) LaunchNext();
+  CollectNext(events);
+  DropEnded();
+}
+
+// A row of each sequence that has one after those in flight; none: no step.
+void Generator::LaunchNext() {
   std::vector<DecodeRow> rows;
   for (const auto& sequence : running_)
-    if (sequence && sequence->prompt_is_cached())
-      rows.push_back({sequence->slot, sequence->cached, sequence->answer.back(),
-                      std::ssize(sequence->answer), sequence->pages, &sequence->sampling});
+    if (sequence && sequence->decodes())
+      rows.push_back({sequence->slot, sequence->cached,
+                      sequence->in_flight > 0 ? kTokenInFlight : sequence->answer.back(),
+                      sequence->drawn(), sequence->pages, &sequence->sampling});
   if (rows.empty()) return;
-  std::vector<SampledToken> sampled(rows.size());
-  model_.Decode(rows, sampled);
-  for (size_t r = 0; r < rows.size(); ++r) {
-    ++running_[static_cast<size_t>(rows[r].slot)]->cached;
-    Give(rows[r].slot, std::move(sampled[r]), events);
+  model_.Launch(rows);
+  std::vector<int64_t>& slots = in_flight_.emplace_back();
+  for (const DecodeRow& row : rows) {
+    Sequence& sequence = *running_[static_cast<size_t>(row.slot)];
+    ++sequence.cached;
+    ++sequence.in_flight;
+    slots.push_back(row.slot);
   }
+}
+
+// Who was leaving had its last row in that step.
+void Generator::CollectNext(std::vector<GenerationEvent>& events) {
+  const std::vector<int64_t> slots = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  std::vector<SampledToken> sampled(slots.size());
+  std::vector<SampledToken*> drawn;
+  for (size_t r = 0; r < slots.size(); ++r)
+    drawn.push_back(running_[static_cast<size_t>(slots[r])] ? &sampled[r] : nullptr);
+  model_.Collect(drawn);
+  for (auto& place : leaving_)
+    if (const std::unique_ptr<Sequence> sequence = std::move(place)) Leave(*sequence);
+  for (size_t r = 0; r < slots.size(); ++r) {
+    if (drawn[r] == nullptr) continue;
+    --running_[static_cast<size_t>(slots[r])]->in_flight;
+    Give(slots[r], std::move(sampled[r]), events);
+  }
+}
+
+// A step in flight of which nobody waits for a token.
+void Generator::DropEnded() {
+  if (in_flight_.empty()) return;
+  for (const int64_t slot : in_flight_.front())
+    if (running_[static_cast<size_t>(slot)]) return;
+  model_.Drop();
+  in_flight_.clear();
+  for (auto& place : leaving_)
+    if (const std::unique_ptr<Sequence> sequence = std::move(place)) Leave(*sequence);
 }
 
 // To the sequence in `slot`, which leaves if it was the last.
 void Generator::Give(int64_t slot, SampledToken token, std::vector<GenerationEvent>& events) {
   auto& place = running_[static_cast<size_t>(slot)];
   events.push_back(Drawn(*place, std::move(token)));
-  if (!place->finished) return;
-  const std::unique_ptr<Sequence> sequence = std::move(place);
-  Leave(*sequence);
+  if (place->finished) Retire(place);
+}
+
+// A sequence that has ended leaves, or waits for its row in the step in flight.
+void Generator::Retire(std::unique_ptr<Sequence>& place) {
+  std::unique_ptr<Sequence> sequence = std::move(place);
+  if (sequence->in_flight == 0) return Leave(*sequence);
+  leaving_[static_cast<size_t>(sequence->slot)] = std::move(sequence);
 }
 
 // What is left behind prefixes waits until it fills a call, or nothing else of this step is ahead.
@@ -232,8 +294,7 @@ void Generator::Prefill(std::vector<GenerationEvent>& events) {
   int64_t spent = 0, resting = 0;  // tokens
   std::vector<int64_t> rests;      // slots
   while (spent + resting < budget && !prefilling_.empty()) {
-    const int64_t slot = prefilling_.front(),
-                  rest = RestOf(*running_[static_cast<size_t>(slot)]);
+    const int64_t slot = prefilling_.front(), rest = RestOf(*running_[static_cast<size_t>(slot)]);
     if (rest == 0) {
       spent += CacheNext(events);
       continue;
@@ -263,8 +324,8 @@ int64_t Generator::CacheNext(std::vector<GenerationEvent>& events) {
   const int64_t slot = prefilling_.front();
   Sequence& sequence = *running_[static_cast<size_t>(slot)];
   SampledToken token;
-  const bool scores = sequence.scores_prompt() &&
-                      sequence.cached + 1 < std::ssize(sequence.request().prompt);
+  const bool scores =
+      sequence.scores_prompt() && sequence.cached + 1 < std::ssize(sequence.request().prompt);
   const int64_t tokens = scores ? ScoreSome(sequence) : CacheSome(sequence, token);
   prompt_tokens_.computed += tokens;
   if (sequence.prompt_is_cached()) {

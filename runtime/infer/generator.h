@@ -15,6 +15,10 @@
 // Tokens   Depend on prompt, sampling and weights alone, as far as the model's do: a prompt is
 //          cached in pieces that begin at multiples of limits().max_chunk (max_scored where its
 //          tokens are scored) from position 0 or a shared prefix's end on, whatever else waits.
+// Ahead    Where limits().steps_ahead, a step of decode is launched before the one before it is
+//          read, and a sequence of which that one draws the last token (a stop; never max_tokens,
+//          which is known ahead) has a row in it. What that draws is dropped, and the slot and the
+//          pages are the sequence's until it is over: nobody sees that it was.
 // Ranks    Ranks that compute a sequence together make the same calls, and get the same events.
 // Errors   What cannot be done is a Refusal. What the model throws leaves by Step, after which only
 //          Cancel and destruction are valid.
@@ -54,7 +58,7 @@ class Generator {
   int64_t Cancel(RequestId request);
   int64_t Cancel(RequestId request, int64_t sample);
 
-  // Admits what fits, decodes one token of each sequence whose prompt is cached, then caches pieces
+  // Decodes one token of each sequence whose prompt is cached, admits what fits, then caches pieces
   // of prompts. At most one event for each sample.
   std::vector<GenerationEvent> Step();
 
@@ -86,6 +90,10 @@ class Generator {
   void EndWait(Group& group);
   void DropPrefix(Group& group);
   void Decode(std::vector<GenerationEvent>& events);
+  void LaunchNext();
+  void CollectNext(std::vector<GenerationEvent>& events);
+  void DropEnded();
+  bool IsFree(int64_t slot) const;
   void Prefill(std::vector<GenerationEvent>& events);
   // These return how many tokens of prompts they took.
   int64_t CacheNext(std::vector<GenerationEvent>& events);
@@ -96,6 +104,7 @@ class Generator {
   PrefillRows NextRows(Sequence& sequence, int64_t most);
   void Give(int64_t slot, SampledToken token, std::vector<GenerationEvent>& events);
   GenerationEvent Drawn(Sequence& sequence, SampledToken token);
+  void Retire(std::unique_ptr<Sequence>& place);
   void Leave(Sequence& sequence);
   bool CancelOne(std::unique_ptr<Sequence>& sequence, RequestId request, int64_t sample);
   int64_t CancelSome(RequestId request, int64_t sample);
@@ -106,9 +115,14 @@ class Generator {
   uint64_t next_id_ = 1;
   uint64_t weight_version_ = 0;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> running_;  // by slot; null: free
-  std::deque<int64_t> prefilling_;                  // slots, in order of admission
-  std::vector<GenerationEvent> ended_;              // cancelled since the last Step
+  std::vector<std::unique_ptr<Sequence>> running_;  // by slot; null: none
+  // By slot: ended, with a row in the step in flight.
+  std::vector<std::unique_ptr<Sequence>> leaving_;
+  // Slots of the rows of each step that is launched and not collected. When Step returns, that is
+  // one step at most, and one of its sequences at least is running.
+  std::deque<std::vector<int64_t>> in_flight_;
+  std::deque<int64_t> prefilling_;      // slots, in order of admission
+  std::vector<GenerationEvent> ended_;  // cancelled since the last Step
   PromptTokens prompt_tokens_;
   bool failed_ = false;
 };

@@ -73,6 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.max_scored = 1 + limits.max_chunk / 2;
   limits.max_together = limits.pages % 4 * 5;
   limits.vocab = 2 + bytes.Below(6);
+  limits.steps_ahead = limits.vocab % 2 > 0;
   test::CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 5, .prefill_tokens = bytes.Below(20)});
   OpenSamples open;

@@ -102,6 +102,10 @@ class HostDevice final : public Device {
                        Stream&) override {
     std::memcpy(device, pinned, static_cast<size_t>(bytes));
   }
+  void EnqueueCopies(std::span<const Copy> copies, Stream&) override {
+    for (const Copy& copy : copies)
+      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream&) override {
     std::memset(device, static_cast<int>(value), static_cast<size_t>(bytes));
   }

@@ -7,6 +7,7 @@
 
 #include "runtime/base/cuda/capture_gate.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/cuda_copies.h"
 #include "runtime/base/cuda/cuda_mark.h"
 #include "runtime/base/cuda/cuda_pages.h"
 #include "runtime/base/cuda/gpu_wait.h"
@@ -205,6 +206,15 @@ void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int
                                  Stream& stream) {
   MR_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                           AsCuda(stream).get()));
+}
+void CudaDevice::EnqueueCopies(std::span<const Copy> copies, Stream& stream) {
+  for (size_t begin = 0; begin < copies.size(); begin += cuda::kMostCopies) {
+    cuda::CopyList list{};
+    for (const Copy& copy :
+         copies.subspan(begin, std::min(copies.size() - begin, size_t{cuda::kMostCopies})))
+      list.copies[list.count++] = {copy.to, copy.from, copy.bytes};
+    cuda::LaunchCopies(list, AsCuda(stream).get());
+  }
 }
 void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) {
   MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes),

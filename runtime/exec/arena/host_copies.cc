@@ -1,41 +1,115 @@
 #include "runtime/exec/arena/host_copies.h"
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
+namespace {
 
-void HostCopies::Write(int32_t key, const TensorView& to, std::span<const std::byte> bytes) {
-  Staged& staged = staged_[key];
-  if (!staged.buffer)
-    staged.buffer = device_.AllocateHost(to.bytes(), "what the host writes of a state");
-  MR_CHECK_EQ(static_cast<int64_t>(bytes.size()), to.bytes(), "bytes of what the host writes");
-  if (staged.copying) stream_.Sync();
-  std::memcpy(staged.buffer->data(), bytes.data(), bytes.size());
-  device_.EnqueueFromHost(to.data, staged.buffer->data(), to.bytes(), stream_);
-  staged.copying = true;
+constexpr int64_t kAlignment = 16;
+
+}  // namespace
+
+HostCopies::Run& HostCopies::Of(int64_t run) {
+  const auto found = runs_.find(run);
+  MR_CHECK(found != runs_.end(), "run {} of {} was collected, or never begun", run, next_);
+  return *found->second;
 }
 
-void HostCopies::Wait(std::span<const Read> reads) {
-  constexpr int64_t kAlignment = 256;
+std::byte* HostCopies::Room(std::unique_ptr<HostBuffer>& buffer, int64_t bytes, const char* label) {
+  if (bytes > 0 && (!buffer || buffer->bytes() < bytes))
+    buffer = device_.AllocateHost(bytes, label);
+  return buffer ? buffer->data() : nullptr;
+}
+
+// To the host, what the run before has made.
+void HostCopies::AddReads(std::vector<Device::Copy>& copies) {
+  if (!unread_) return;
+  Run& run = Of(*unread_);
+  for (size_t i = 0; i < run.reads.size(); ++i)
+    copies.push_back({run.arrived->data() + run.places[i], run.reads[i].from, run.reads[i].bytes});
+}
+
+// Copies of which the first are those of AddReads.
+void HostCopies::Issue(const std::vector<Device::Copy>& copies) {
+  if (!copies.empty()) device_.EnqueueCopies(copies, stream_);
+  if (unread_) stream_.Record(*Of(*unread_).event);
+  unread_.reset();
+}
+
+int64_t HostCopies::Begin(std::span<const Write> writes, std::span<const Feed> feeds) {
+  std::unique_ptr<Run> run;
+  if (free_.empty()) {
+    run = std::make_unique<Run>();
+    run->event = device_.MakeEvent();
+  } else {
+    run = std::move(free_.back());
+    free_.pop_back();
+  }
+  std::vector<Device::Copy> copies;
+  AddReads(copies);
   int64_t bytes = 0;
-  for (const Read& read : reads) bytes += RoundUp(read.bytes, kAlignment);
-  if (bytes > 0 && (!arrived_ || arrived_->bytes() < bytes))
-    arrived_ = device_.AllocateHost(bytes, "outputs that are read back");
-  int64_t at = 0;
-  for (const Read& read : reads) {
-    device_.EnqueueToHost(arrived_->data() + at, read.from, read.bytes, stream_);
-    at += RoundUp(read.bytes, kAlignment);
+  for (const Write& write : writes) bytes += RoundUp(std::ssize(write.bytes), kAlignment);
+  std::byte* written = Room(run->written, bytes, "what the host writes for a run");
+  for (const Write& write : writes) {
+    std::memcpy(written, write.bytes.data(), write.bytes.size());
+    copies.push_back({write.to, written, std::ssize(write.bytes)});
+    written += RoundUp(std::ssize(write.bytes), kAlignment);
   }
-  stream_.Sync();
-  for (auto& [key, staged] : staged_) staged.copying = false;
-  at = 0;
-  for (const Read& read : reads) {
-    std::memcpy(read.to, arrived_->data() + at, static_cast<size_t>(read.bytes));
-    at += RoundUp(read.bytes, kAlignment);
+  for (const Feed& feed : feeds) {
+    const Run& of = Of(feed.run);
+    MR_CHECK(feed.read < of.reads.size() && feed.at + feed.bytes <= of.reads[feed.read].bytes,
+             "{} bytes at {} of read {} of run {}", feed.bytes, feed.at, feed.read, feed.run);
+    const std::byte* const from =
+        feed.run == unread_ ? of.reads[feed.read].from : of.arrived->data() + of.places[feed.read];
+    copies.push_back({feed.to, from + feed.at, feed.bytes});
   }
+  Issue(copies);
+  runs_.emplace(next_, std::move(run));
+  return next_++;
+}
+
+void HostCopies::End(int64_t number, std::vector<Read> reads) {
+  MR_CHECK(!unread_ && number == next_ - 1, "the end of run {} of {}", number, next_);
+  Run& run = Of(number);
+  run.reads = std::move(reads);
+  run.places.clear();
+  int64_t bytes = 0;
+  for (const Read& read : run.reads) {
+    run.places.push_back(bytes);
+    bytes += RoundUp(read.bytes, kAlignment);
+  }
+  Room(run.arrived, bytes, "what is read of a run");
+  unread_ = number;
+}
+
+void HostCopies::Flush() {
+  std::vector<Device::Copy> copies;
+  AddReads(copies);
+  Issue(copies);
+}
+
+const std::vector<std::span<const std::byte>>& HostCopies::Collect(int64_t number) {
+  Run& run = Of(number);
+  if (unread_ == number) Flush();
+  device_.SyncEvent(*run.event);
+  run.values.clear();
+  for (size_t i = 0; i < run.reads.size(); ++i)
+    run.values.push_back(
+        {run.arrived->data() + run.places[i], static_cast<size_t>(run.reads[i].bytes)});
+  const auto at = runs_.find(number);
+  free_.push_back(std::move(at->second));
+  runs_.erase(at);
+  return run.values;
+}
+
+void HostCopies::Forget() {
+  unread_.reset();
+  for (auto& [number, run] : runs_) free_.push_back(std::move(run));
+  runs_.clear();
 }
 
 }  // namespace millrace

@@ -51,9 +51,15 @@ EngineTokenModel::EngineTokenModel(Engine& engine, const Config& config)
   row_state_.resize(static_cast<size_t>(3 * rows_));
   page_state_.resize(static_cast<size_t>(limits_.slots * pages_of_sequence_));
   params_.resize(static_cast<size_t>(limits_.slots));
+  limits_.steps_ahead = TakesStepsAhead() && engine.device().captures();
+}
+
+bool EngineTokenModel::TakesStepsAhead() const {
+  return together_ == nullptr && limits_.slots <= decode_.back();
 }
 
 void EngineTokenModel::Enter() {
+  Drop();
   engine_.BeginEra(DecodePlan(decode_.front()));
   std::fill(cached_.begin(), cached_.end(), 0);
   contents_.Clear();
@@ -111,13 +117,11 @@ void EngineTokenModel::CheckPages(int64_t slot, int64_t length,
              limits_.pages, slot);
 }
 
-// From `row` of the plan's rows on.
-void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
-  Check(rows);
+// From `row` of the plan's rows on: position, slot and pages.
+void EngineTokenModel::PlaceAt(const Tokens& rows, int64_t row) {
   const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   for (int64_t i = 0; i < count; ++i) {
     int32_t* const state = row_state_.data() + row + i;
-    state[0] = rows.tokens[static_cast<size_t>(i)];
     state[rows_] = static_cast<int32_t>(rows.first + i);
     state[2 * rows_] = static_cast<int32_t>(rows.slot);
   }
@@ -127,8 +131,31 @@ void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
     std::copy(used.begin(), used.end(), pages);
     pages_changed_ = true;
   }
-  contents_.Write(rows.pages, rows.first, rows.tokens);
   cached_[static_cast<size_t>(rows.slot)] = end;
+}
+
+void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
+  Check(rows);
+  std::copy(rows.tokens.begin(), rows.tokens.end(), row_state_.begin() + row);
+  PlaceAt(rows, row);
+  contents_.Write(rows.pages, rows.first, rows.tokens);
+}
+
+// What its page holds is known when the step in flight is collected.
+EngineTokenModel::Fed EngineTokenModel::PlaceFed(const DecodeRow& row, int64_t at) {
+  constexpr int32_t kSome = 0;  // as good as any for the checks
+  const Tokens rows{row.slot, row.length, {&kSome, 1}, row.pages};
+  Check(rows);
+  PlaceAt(rows, at);
+  return {RowInFlight(row.slot), row.length, row.pages};
+}
+
+int64_t EngineTokenModel::RowInFlight(int64_t slot) const {
+  MR_CHECK(!steps_.empty(), "the token of slot {} is in flight, but no step is", slot);
+  const std::vector<int64_t>& slots = steps_.back().slots;
+  const auto found = std::find(slots.begin(), slots.end(), slot);
+  MR_CHECK(found != slots.end(), "the token of slot {} is in flight, but no row of it is", slot);
+  return found - slots.begin();
 }
 
 void EngineTokenModel::Clear() {
@@ -153,7 +180,8 @@ int64_t EngineTokenModel::Await(const Turn& own) {
 
 void EngineTokenModel::RunIdle(const Turn& turn) {
   Clear();
-  Run(turn.kind == Turn::Kind::kPrefill ? PrefillPlan(turn.rows) : DecodePlan(turn.rows));
+  Run(turn.kind == Turn::Kind::kPrefill ? PrefillPlan(turn.rows) : DecodePlan(turn.rows),
+      turn.rows);
 }
 
 void EngineTokenModel::Finish() {
@@ -162,36 +190,92 @@ void EngineTokenModel::Finish() {
     RunIdle(turn);
 }
 
-void EngineTokenModel::Run(const std::string& plan, std::span<SampledToken> sampled) {
-  engine_.WriteState(kRowsState, std::as_bytes(std::span(row_state_)));
-  engine_.WriteState(kSamplingState, std::as_bytes(std::span(params_)));
-  if (pages_changed_ && has_pages_)
-    engine_.WriteState(kPagesState, std::as_bytes(std::span(page_state_)));
-  pages_changed_ = false;
-  const size_t rows = sampled.size(), most = static_cast<size_t>(limits_.top);
-  std::vector<OutputRead> reads;
-  const auto read = [&](const char* output, auto& to, size_t count) {
-    to.resize(count);
-    reads.push_back({output, to.data(), std::ssize(std::as_bytes(std::span(to)))});
+EngineTokenModel::Launched EngineTokenModel::Start(const std::string& plan, int64_t size,
+                                                   int64_t drawn,
+                                                   std::span<const std::pair<int64_t, Fed>> fed) {
+  constexpr auto kWord = static_cast<int64_t>(sizeof(int32_t));
+  EraRun run{.plan = plan};
+  const std::span<const int32_t> rows = row_state_;
+  const auto write = [&](int64_t begin, int64_t end) {
+    if (begin < end)
+      run.writes.push_back({kRowsState, begin * kWord,
+                            std::as_bytes(rows.subspan(static_cast<size_t>(begin),
+                                                       static_cast<size_t>(end - begin)))});
   };
-  if (rows > 0) {
-    read("token", tokens_, rows);
-    read("logprob", logprobs_, rows);
+  int64_t known = 0;  // rows whose tokens are written, or fed
+  for (const auto& [row, of] : fed) {
+    write(known, row);
+    known = row + 1;
+    StateFeed* const last = run.feeds.empty() ? nullptr : &run.feeds.back();
+    if (last != nullptr && last->offset + last->bytes == row * kWord &&
+        last->from + last->bytes == of.from * kWord)
+      last->bytes += kWord;
+    else
+      run.feeds.push_back({.state = kRowsState,
+                           .offset = row * kWord,
+                           .run = steps_.back().rest.run,
+                           .read = 0,
+                           .from = of.from * kWord,
+                           .bytes = kWord});
   }
-  if (rows > 0 && std::any_of(params_.begin(), params_.end(),
-                              [](const SampleParams& p) { return p.top > 0; })) {
-    read("top_ids", top_ids_, rows * most);
-    read("top_logprobs", top_logprobs_, rows * most);
-  }
-  engine_.RunInEra(plan, reads);
-  for (size_t r = 0; r < rows; ++r) {
-    const SampleParams& asked = params_[r];
-    MR_REQUIRE(ErrorCode::kNonFinite, tokens_[r] != kNoToken,
+  write(known, size);
+  write(rows_, rows_ + size);
+  write(2 * rows_, 2 * rows_ + size);
+  const std::span<const SampleParams> params = params_;
+  const int64_t draws = engine_.plans().Of(plan).FindOutput("token")->layout.numel();
+  run.writes.push_back(
+      {kSamplingState, 0, std::as_bytes(params.first(static_cast<size_t>(draws)))});
+  if (pages_changed_ && has_pages_)
+    run.writes.push_back({kPagesState, 0, std::as_bytes(std::span(page_state_))});
+  pages_changed_ = false;
+  const std::span<const SampleParams> asked = params.first(static_cast<size_t>(drawn));
+  if (drawn > 0) run.reads = {{"token", drawn * kWord}, {"logprob", drawn * kWord}};
+  if (std::any_of(asked.begin(), asked.end(), [](const SampleParams& p) { return p.top > 0; }))
+    for (const char* const output : {"top_ids", "top_logprobs"})
+      run.reads.push_back({output, drawn * limits_.top * kWord});
+  return {engine_.LaunchInEra(run), {asked.begin(), asked.end()}};
+}
+
+std::vector<int32_t> EngineTokenModel::Take(const Launched& launched,
+                                            std::span<SampledToken* const> drawn) {
+  const std::vector<std::span<const std::byte>>& reads = engine_.CollectInEra(launched.run);
+  // What ran before has ended, too.
+  for (; !undrawn_.empty() && undrawn_.front() < launched.run; undrawn_.pop_front())
+    engine_.CollectInEra(undrawn_.front());
+  if (drawn.empty()) return {};
+  const auto values = [&](size_t read) {
+    return reinterpret_cast<const int32_t*>(reads[read].data());
+  };
+  const auto floats = [&](size_t read) {
+    return reinterpret_cast<const float*>(reads[read].data());
+  };
+  const std::vector<int32_t> tokens(values(0), values(0) + drawn.size());
+  for (size_t r = 0; r < drawn.size(); ++r) {
+    if (drawn[r] == nullptr) continue;
+    const SampleParams& asked = launched.asked[r];
+    MR_REQUIRE(ErrorCode::kNonFinite, tokens[r] != kNoToken,
                "a logit of the token that follows {} drawn ones is not finite", asked.drawn);
-    sampled[r] = {.token = tokens_[r], .logprob = logprobs_[r], .top = {}};
-    for (size_t i = r * most; i < r * most + static_cast<size_t>(asked.top); ++i)
-      sampled[r].top.push_back({top_ids_[i], top_logprobs_[i]});
+    *drawn[r] = {.token = tokens[r], .logprob = floats(1)[r], .top = {}};
+    for (size_t i = r * static_cast<size_t>(limits_.top);
+         i < r * static_cast<size_t>(limits_.top) + static_cast<size_t>(asked.top); ++i)
+      drawn[r]->top.push_back({values(2)[i], floats(3)[i]});
   }
+  return tokens;
+}
+
+// Of runs that draw nothing one may be in flight: the next one is written and launched meanwhile.
+void EngineTokenModel::Run(const std::string& plan, int64_t size, std::span<SampledToken> sampled) {
+  const Launched launched = Start(plan, size, std::ssize(sampled));
+  if (sampled.empty() && together_ == nullptr) {
+    undrawn_.push_back(launched.run);
+    if (undrawn_.size() < 2) return;
+    engine_.CollectInEra(undrawn_.front());
+    undrawn_.pop_front();
+    return;
+  }
+  std::vector<SampledToken*> drawn;
+  for (SampledToken& token : sampled) drawn.push_back(&token);
+  Take(launched, drawn);
 }
 
 // The rows are a plan's last ones: of the last one the plan draws.
@@ -204,7 +288,7 @@ SampledToken EngineTokenModel::Prefill(const PrefillRows& rows) {
   if (!rows.shared.empty()) Begin(rows);
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, size - count);
   SampledToken sampled;
-  Run(PrefillPlan(size), {&sampled, rows.sampling != nullptr ? size_t{1} : size_t{0}});
+  Run(PrefillPlan(size), size, {&sampled, rows.sampling != nullptr ? size_t{1} : size_t{0}});
   return sampled;
 }
 
@@ -232,7 +316,7 @@ void EngineTokenModel::PrefillTogether(std::span<const PrefillRows> rows,
     Place({of.slot, of.first, of.tokens, of.pages}, begin);
   }
   std::vector<SampledToken> sampled(static_cast<size_t>(count));
-  Run(DecodePlan(size), sampled);
+  Run(DecodePlan(size), size, sampled);
   auto last = sampled.begin() - 1;
   for (size_t s = 0; s < rows.size(); ++s)
     drawn[s] = std::move(*(last += std::ssize(rows[s].tokens)));
@@ -245,7 +329,7 @@ void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scor
   MR_CHECK_EQ(rows.tokens.size(), scores.size(), "tokens and results");
   const int64_t count = std::ssize(rows.tokens);
   MR_CHECK_LE(count, limits_.max_scored, "tokens of one call");
-  const std::string plan = DecodePlan(Await({Turn::Kind::kDecode, SizeFor(decode_, count)}));
+  const int64_t size = Await({Turn::Kind::kDecode, SizeFor(decode_, count)});
   Clear();
   for (int64_t i = 0; i < count; ++i) {
     const int32_t next = rows.next[static_cast<size_t>(i)];
@@ -254,25 +338,62 @@ void EngineTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scor
     params_[static_cast<size_t>(i)].given = next + 1;
   }
   Place({rows.slot, rows.first, rows.tokens, rows.pages}, 0);
-  Run(plan, scores);
+  Run(DecodePlan(size), size, scores);
 }
 
-void EngineTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
-  MR_CHECK_EQ(rows.size(), sampled.size(), "rows and sampled tokens");
+// Of several plans all but the last are waited for.
+void EngineTokenModel::Launch(std::span<const DecodeRow> rows) {
+  MR_CHECK(!rows.empty(), "a step has rows");
+  MR_CHECK_LT(steps_.size(), TakesStepsAhead() ? 2u : 1u, "steps in flight ahead of another");
   CheckSlots(rows);
+  Step step;
   for (int64_t begin = 0; begin < std::ssize(rows);) {
     const int64_t left = std::ssize(rows) - begin,
                   size = Await({Turn::Kind::kDecode, SizeFor(decode_, left)}),
                   count = std::min(size, left);
     Clear();
+    std::vector<std::pair<int64_t, Fed>> fed;
     for (int64_t i = 0; i < count; ++i) {
       const DecodeRow& row = rows[static_cast<size_t>(begin + i)];
       Ask(i, *row.sampling, row.drawn);
-      Place({row.slot, row.length, {&row.token, 1}, row.pages}, i);
+      if (row.token == kTokenInFlight)
+        fed.push_back({i, PlaceFed(row, i)});
+      else
+        Place({row.slot, row.length, {&row.token, 1}, row.pages}, i);
     }
-    Run(DecodePlan(size), sampled.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
     begin += count;
+    if (begin < std::ssize(rows)) {
+      const size_t first = step.drawn.size();
+      step.drawn.resize(static_cast<size_t>(begin));
+      Run(DecodePlan(size), size, std::span(step.drawn).subspan(first));
+      continue;
+    }
+    step.rest = Start(DecodePlan(size), size, count, fed);
+    for (const DecodeRow& row : rows.last(static_cast<size_t>(count)))
+      step.slots.push_back(row.slot);
+    for (auto& [row, of] : fed) step.fed.push_back(of);
   }
+  steps_.push_back(std::move(step));
+}
+
+void EngineTokenModel::Collect(std::span<SampledToken* const> drawn) {
+  MR_CHECK(!steps_.empty(), "no step is in flight");
+  Step step = std::move(steps_.front());
+  steps_.pop_front();
+  MR_CHECK_EQ(drawn.size(), step.drawn.size() + step.slots.size(), "rows of a step and results");
+  for (size_t r = 0; r < step.drawn.size(); ++r)
+    if (drawn[r] != nullptr) *drawn[r] = std::move(step.drawn[r]);
+  const std::vector<int32_t> tokens = Take(step.rest, drawn.subspan(step.drawn.size()));
+  if (steps_.empty()) return;
+  for (const Fed& fed : steps_.front().fed)
+    contents_.Write(fed.pages, fed.position, {&tokens[static_cast<size_t>(fed.from)], 1});
+}
+
+void EngineTokenModel::Drop() noexcept {
+  if (steps_.empty() && undrawn_.empty()) return;
+  engine_.DropInEra();
+  steps_.clear();
+  undrawn_.clear();
 }
 
 }  // namespace millrace

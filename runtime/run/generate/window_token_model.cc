@@ -38,15 +38,21 @@ void WindowTokenModel::PrefillTogether(std::span<const PrefillRows> rows,
   for (size_t s = 0; s < rows.size(); ++s) drawn[s] = Prefill(rows[s]);
 }
 
-void WindowTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
-  MR_CHECK_EQ(rows.size(), sampled.size(), "rows and results");
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const DecodeRow& row = rows[r];
+void WindowTokenModel::Launch(std::span<const DecodeRow> rows) {
+  MR_CHECK(drawn_.empty(), "a step is launched while one is in flight");
+  for (const DecodeRow& row : rows) {
     std::vector<int32_t>& tokens = tokens_.at(static_cast<size_t>(row.slot));
     MR_CHECK_EQ(row.length, std::ssize(tokens), "positions of slot {}", row.slot);
     tokens.push_back(row.token);
-    sampled[r] = Draw(row.slot, *row.sampling, row.drawn);
+    drawn_.push_back(Draw(row.slot, *row.sampling, row.drawn));
   }
+}
+
+void WindowTokenModel::Collect(std::span<SampledToken* const> drawn) {
+  MR_CHECK_EQ(drawn.size(), drawn_.size(), "results and rows of the step in flight");
+  for (size_t r = 0; r < drawn.size(); ++r)
+    if (drawn[r] != nullptr) *drawn[r] = std::move(drawn_[r]);
+  drawn_.clear();
 }
 
 void WindowTokenModel::Score(const ScoreRows& rows, std::span<SampledToken> scores) {

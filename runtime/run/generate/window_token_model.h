@@ -22,7 +22,10 @@ class WindowTokenModel final : public TokenModel {
   SampledToken Prefill(const PrefillRows& rows) override;
   void PrefillTogether(std::span<const PrefillRows> rows, std::span<SampledToken> drawn) override;
   void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
-  void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
+  // Runs the step.
+  void Launch(std::span<const DecodeRow> rows) override;
+  void Collect(std::span<SampledToken* const> drawn) override;
+  void Drop() noexcept override { drawn_.clear(); }
 
  private:
   std::vector<float> LogitsOf(int64_t slot);  // behind its last token
@@ -32,6 +35,7 @@ class WindowTokenModel final : public TokenModel {
   TokenModelLimits limits_;
   std::vector<std::vector<int32_t>> tokens_;  // by slot
   int64_t draws_ = 0;
+  std::vector<SampledToken> drawn_;  // by the step in flight
 };
 
 }  // namespace millrace

@@ -149,7 +149,7 @@ TEST_CASE("what needs released memory is refused, and what does not is served", 
                                 Name(part)));
       CHECK(Refused([&] { engine.EvalLossSum(test::TokensOf(c, rank, 9)); }) == step);
       CHECK(Refused([&] { engine.BeginEra("eval"); }) == step);
-      CHECK(Refused([&] { engine.RunInEra("eval"); }) == step);
+      CHECK(Refused([&] { engine.LaunchInEra({.plan = "eval"}); }) == step);
       CHECK_THAT(Refused([&] { engine.Release(ArenaPart::kEra); }), Contains("released already"));
       const auto read = [&] { return engine.ReadShard("master", kFirst); };
       if (part == ArenaPart::kAll) {

@@ -37,6 +37,7 @@ void CheckingTokenModel::CheckPages(std::span<const int32_t> pages, int64_t leng
 }
 
 void CheckingTokenModel::Enter() {
+  MR_CHECK(steps_.empty(), "weights change with {} steps in flight", steps_.size());
   std::fill(cells_.begin(), cells_.end(), Cell{});
   std::fill(slots_.begin(), slots_.end(), Slot{});
 }
@@ -155,7 +156,10 @@ void CheckingTokenModel::Cache(const PrefillRows& rows) {
   const int64_t count = std::ssize(rows.tokens), end = rows.first + count;
   CheckPages(rows.pages, end);
   Slot& slot = slots_[static_cast<size_t>(rows.slot)];
-  if (rows.first == 0 || !rows.shared.empty()) Begin(rows, slot);
+  if (rows.first == 0 || !rows.shared.empty()) {
+    CheckPagesAreFree(rows);
+    Begin(rows, slot);
+  }
   MR_CHECK_EQ(rows.first, slot.length, "first position and those cached");
   MR_CHECK_EQ(slot.drawn, 0, "tokens drawn before a prompt's end");
   MR_CHECK(std::equal(slot.pages.begin(), slot.pages.end(), rows.pages.begin(), rows.pages.end()),
@@ -165,13 +169,34 @@ void CheckingTokenModel::Cache(const PrefillRows& rows) {
   slot.length = end;
 }
 
-void CheckingTokenModel::Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) {
+const CheckingTokenModel::Row* CheckingTokenModel::InFlight(int64_t slot) const {
+  if (!steps_.empty())
+    for (const Row& row : steps_.back())
+      if (row.slot == slot) return &row;
+  return nullptr;
+}
+
+// Of a sequence that begins: its slot, and pages of its own, are no row's in flight.
+void CheckingTokenModel::CheckPagesAreFree(const PrefillRows& rows) const {
+  const auto own =
+      rows.pages.subspan(rows.shared.size() / static_cast<size_t>(limits_.page_tokens));
+  for (const Step& step : steps_)
+    for (const Row& row : step) {
+      MR_CHECK(row.slot != rows.slot, "slot {} begins with a row in flight", rows.slot);
+      for (const int32_t page : row.pages)
+        MR_CHECK(std::ranges::count(own, page) == 0,
+                 "page {} of slot {} is one of slot {} in flight", page, rows.slot, row.slot);
+    }
+}
+
+void CheckingTokenModel::Launch(std::span<const DecodeRow> rows) {
   if (before) before('d');
   ++decodes;
   most_rows = std::max(most_rows, std::ssize(rows));
-  MR_CHECK(!rows.empty() && rows.size() == sampled.size(), "{} rows, {} results", rows.size(),
-           sampled.size());
+  MR_CHECK(!rows.empty(), "a step without rows");
+  MR_CHECK_LT(std::ssize(steps_), limits_.steps_ahead ? 2 : 1, "steps in flight ahead of one");
   std::set<int64_t> seen;
+  Step step;
   for (const DecodeRow& row : rows) {
     MR_CHECK(row.slot >= 0 && row.slot < limits_.slots, "slot {} of {}", row.slot, limits_.slots);
     MR_CHECK(seen.insert(row.slot).second, "slot {} twice", row.slot);
@@ -182,15 +207,37 @@ void CheckingTokenModel::Decode(std::span<const DecodeRow> rows, std::span<Sampl
     MR_CHECK(row.drawn > 0 && row.sampling != nullptr, "slot {} has no first token", row.slot);
     MR_CHECK(std::equal(slot.pages.begin(), slot.pages.end(), row.pages.begin(), row.pages.end()),
              "pages of slot {} have changed", row.slot);
-    Write(row.slot, row.length, row.pages, row.token);
+    const Row* const before_it = InFlight(row.slot);
+    MR_CHECK((row.token == kTokenInFlight) == (before_it != nullptr),
+             "token {} of slot {}, which has {} in flight", row.token, row.slot,
+             before_it != nullptr ? "a row" : "no row");
+    Write(row.slot, row.length, row.pages,
+          before_it != nullptr ? before_it->drawn.token : row.token);
     ++slot.length;
   }
-  for (size_t r = 0; r < rows.size(); ++r) {  // all are written: none may lie in another's page
-    const DecodeRow& row = rows[r];
-    sampled[r] =
-        Draw(Read(row.slot, row.pages, row.length + 1), *row.sampling, row.drawn, limits_.vocab);
+  for (const DecodeRow& row : rows) {  // all are written: none may lie in another's page
+    step.push_back(
+        {row.slot,
+         {row.pages.begin(), row.pages.end()},
+         Draw(Read(row.slot, row.pages, row.length + 1), *row.sampling, row.drawn, limits_.vocab)});
     ++slots_[static_cast<size_t>(row.slot)].drawn;
   }
+  steps_.push_back(std::move(step));
+  most_in_flight = std::max(most_in_flight, std::ssize(steps_));
+}
+
+void CheckingTokenModel::Collect(std::span<SampledToken* const> drawn) {
+  if (before_collect) before_collect();
+  MR_CHECK(!steps_.empty() && steps_.front().size() == drawn.size(),
+           "{} steps in flight, {} results", steps_.size(), drawn.size());
+  for (size_t r = 0; r < drawn.size(); ++r)
+    drawn[r] != nullptr ? void(*drawn[r] = steps_.front()[r].drawn) : void(++unread);
+  steps_.pop_front();
+}
+
+void CheckingTokenModel::Drop() noexcept {
+  for (const Step& step : steps_) unread += std::ssize(step);
+  steps_.clear();
 }
 
 }  // namespace millrace::test

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <vector>
@@ -23,7 +24,9 @@ class CheckingTokenModel : public TokenModel {
   SampledToken Prefill(const PrefillRows& rows) override;
   void PrefillTogether(std::span<const PrefillRows> rows, std::span<SampledToken> drawn) override;
   void Score(const ScoreRows& rows, std::span<SampledToken> scores) override;
-  void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override;
+  void Launch(std::span<const DecodeRow> rows) override;
+  void Collect(std::span<SampledToken* const> drawn) override;
+  void Drop() noexcept override;
 
   // What it draws after `tokens`.
   static SampledToken Draw(std::span<const int32_t> tokens, const Sampling& sampling, int64_t drawn,
@@ -37,9 +40,12 @@ class CheckingTokenModel : public TokenModel {
   void Enter();
 
   int64_t prefills = 0, together = 0, decodes = 0, scored = 0;  // calls
-  int64_t computed = 0, shared = 0;            // tokens of prompts
-  int64_t most_rows = 0;                       // of one Decode
+  int64_t computed = 0, shared = 0;                             // tokens of prompts
+  int64_t most_rows = 0;                                        // of one step
+  int64_t most_in_flight = 0;                                   // steps
+  int64_t unread = 0;                          // rows that were launched and of no use
   std::function<void(char call)> before = {};  // 'p', 't', 's' or 'd', ahead of each call
+  std::function<void()> before_collect = {};
 
  private:
   struct Slot {
@@ -48,6 +54,14 @@ class CheckingTokenModel : public TokenModel {
     std::vector<int32_t> pages;
     std::vector<int64_t> written;  // by position: when, as the sequence knows it
   };
+  struct Row {
+    int64_t slot = 0;
+    std::vector<int32_t> pages;
+    SampledToken drawn;
+  };
+  using Step = std::vector<Row>;
+  const Row* InFlight(int64_t slot) const;  // in the step launched last; null: none
+  void CheckPagesAreFree(const PrefillRows& rows) const;
   SampledToken CacheAndDraw(const PrefillRows& rows);
   void Begin(const PrefillRows& rows, Slot& slot) const;
   void Cache(const PrefillRows& rows);
@@ -65,6 +79,7 @@ class CheckingTokenModel : public TokenModel {
   };
   std::vector<Cell> cells_;  // [pages, page_tokens]
   int64_t writes_ = 0;
+  std::deque<Step> steps_;  // in flight
 };
 
 }  // namespace millrace::test

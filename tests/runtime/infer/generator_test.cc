@@ -42,8 +42,9 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
   const int64_t prefill_tokens = GENERATE(0, 20);
   limits.shares_prefixes = GENERATE(false, true);
   limits.max_together = GENERATE(0, 1, 9, 40);
+  limits.steps_ahead = GENERATE(false, true);
   CAPTURE(limits.slots, limits.pages, limits.page_tokens, prefill_tokens, limits.shares_prefixes,
-          limits.max_together);
+          limits.max_together, limits.steps_ahead);
   CheckingTokenModel model(limits);
   Generator generator(model, {.max_waiting = 12, .prefill_tokens = prefill_tokens});
   Ledger ledger(limits.vocab);
@@ -81,6 +82,8 @@ TEST_CASE("whatever else arrives, waits and leaves, a request's tokens are those
   CHECK(cancelled > 10);
   CHECK(refused > 10);
   CHECK((limits.slots == 1 || model.most_rows > 1));
+  CHECK(model.most_in_flight == (limits.steps_ahead ? 2 : 1));
+  CHECK((model.unread > 0) == limits.steps_ahead);
   CHECK(version > 2);
   CHECK(generator.prompt_tokens().shared == model.shared);
   CHECK(generator.prompt_tokens().computed >= model.computed + scored);

@@ -51,9 +51,15 @@ class SayingModel final : public CheckingTokenModel {
     token.token = ByteAt(0);
     return token;
   }
-  void Decode(std::span<const DecodeRow> rows, std::span<SampledToken> sampled) override {
-    CheckingTokenModel::Decode(rows, sampled);
-    for (size_t r = 0; r < rows.size(); ++r) sampled[r].token = ByteAt(rows[r].drawn);
+  void Launch(std::span<const DecodeRow> rows) override {
+    CheckingTokenModel::Launch(rows);
+    drawn_.clear();
+    for (const DecodeRow& row : rows) drawn_.push_back(row.drawn);
+  }
+  void Collect(std::span<SampledToken* const> drawn) override {
+    CheckingTokenModel::Collect(drawn);
+    for (size_t r = 0; r < drawn.size(); ++r)
+      if (drawn[r] != nullptr) drawn[r]->token = ByteAt(drawn_[r]);
   }
 
  private:
@@ -61,6 +67,7 @@ class SayingModel final : public CheckingTokenModel {
     return static_cast<uint8_t>(text_[static_cast<size_t>(i) % text_.size()]);
   }
   const std::string text_;
+  std::vector<int64_t> drawn_;  // before, by row of the step in flight
 };
 
 struct Answered {

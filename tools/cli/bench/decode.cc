@@ -41,7 +41,12 @@ class Batch {
     for (int64_t s = 0; s < size; ++s)
       prefill_ms_.push_back(Milliseconds([&] { Begin(s, prompt); }));
     sampled_.resize(rows_.size());
+    for (SampledToken& token : sampled_) drawn_.push_back(&token);
+    model_.Launch(rows_);
   }
+  ~Batch() { model_.Drop(); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
 
   template <class F>
   static double Milliseconds(F&& f) {
@@ -53,13 +58,19 @@ class Batch {
 
   const std::vector<double>& prefill_ms() const { return prefill_ms_; }
 
+  // As a Generator does: the next step is launched before this one is read, where that gains.
   void Step() {
-    model_.Decode(rows_, sampled_);
-    for (size_t s = 0; s < rows_.size(); ++s) {
-      ++rows_[s].length;
-      ++rows_[s].drawn;
-      rows_[s].token = sampled_[s].token;
+    const bool ahead = model_.limits().steps_ahead;
+    for (DecodeRow& row : rows_) {
+      ++row.length;
+      ++row.drawn;
+      row.token = kTokenInFlight;
     }
+    if (ahead) model_.Launch(rows_);
+    model_.Collect(drawn_);
+    if (ahead) return;
+    for (size_t s = 0; s < rows_.size(); ++s) rows_[s].token = sampled_[s].token;
+    model_.Launch(rows_);
   }
 
  private:
@@ -89,6 +100,7 @@ class Batch {
   std::vector<double> prefill_ms_;
   std::vector<DecodeRow> rows_;
   std::vector<SampledToken> sampled_;
+  std::vector<SampledToken*> drawn_;
 };
 
 double TokensPerSecond(const DecodeRate& rate, double step_ms) {

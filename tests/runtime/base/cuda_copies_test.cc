@@ -1,0 +1,73 @@
+// Small copies of a GPU, several in a launch: between its memory and a host's, in stream order.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <vector>
+
+#include "runtime/base/cuda/cuda_device.h"
+
+namespace millrace {
+namespace {
+
+// Words that tell where they belong.
+void Number(HostBuffer& buffer, uint32_t first) {
+  for (int64_t i = 0; i < buffer.bytes() / 4; ++i) {
+    const uint32_t word = first + static_cast<uint32_t>(i);
+    std::memcpy(buffer.data() + 4 * i, &word, 4);
+  }
+}
+
+TEST_CASE("copies of any number and size go to their places, and to no others", "[cuda]") {
+  CudaDevice device(0);
+  constexpr int64_t kBytes = 1 << 20;
+  const auto from = device.AllocateHost(kBytes, "from"), to = device.AllocateHost(kBytes, "to");
+  const auto near = device.Allocate(kBytes, "near"), far = device.Allocate(kBytes, "far");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
+  const auto event = device.MakeEvent();
+  for (const size_t count : {1, 2, 31, 32, 33, 100}) {
+    CAPTURE(count);
+    Number(*from, static_cast<uint32_t>(count) << 20);
+    std::fill(to->data(), to->data() + kBytes, std::byte{0x5a});
+    std::vector<std::byte> expected(to->data(), to->data() + kBytes);
+    device.EnqueueFill(near->data(), std::byte{0}, kBytes, *stream);
+    std::vector<Device::Copy> in, across, out;
+    int64_t at = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t bytes = i % 3 == 0 ? 4 : i % 3 == 1 ? 16 * 300 : 4 * 777;
+      in.push_back({near->data() + at, from->data() + at, bytes});
+      across.push_back({far->data() + at, near->data() + at, bytes});
+      out.push_back({to->data() + at, far->data() + at, bytes});
+      std::copy_n(from->data() + at, bytes, expected.begin() + at);
+      at += bytes + 4 * static_cast<int64_t>(i % 5);
+    }
+    device.EnqueueCopies(in, *stream);
+    device.EnqueueCopies(across, *stream);
+    device.EnqueueCopies(out, *stream);
+    stream->Record(*event);
+    device.SyncEvent(*event);
+    REQUIRE(std::equal(expected.begin(), expected.end(), to->data()));
+  }
+}
+
+TEST_CASE("a copy reads what the copy before it has written to the host's memory", "[cuda]") {
+  CudaDevice device(0);
+  const auto first = device.AllocateHost(256, "first"), last = device.AllocateHost(256, "last");
+  const auto words = device.Allocate(512, "words");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
+  std::fill(last->data(), last->data() + 256, std::byte{0});
+  for (uint32_t round = 0; round < 200; ++round) {
+    // The host writes again as soon as the last round is over.
+    Number(*first, 1000 * round);
+    device.EnqueueCopies(std::vector<Device::Copy>{{words->data(), first->data(), 256}}, *stream);
+    device.EnqueueCopies(std::vector<Device::Copy>{{last->data(), words->data(), 256}}, *stream);
+    device.EnqueueCopies(std::vector<Device::Copy>{{words->data() + 256, last->data(), 256}},
+                         *stream);
+    device.EnqueueCopies(std::vector<Device::Copy>{{last->data(), words->data() + 256, 256}},
+                         *stream);
+    stream->Sync();
+    REQUIRE(std::memcmp(first->data(), last->data(), 256) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace millrace
