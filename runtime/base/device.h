@@ -93,16 +93,6 @@ class Device {
                              Stream& stream) = 0;
   virtual void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
                                Stream& stream) = 0;
-  // *to = *from of each, in stream order. Each end is of this device's memory or a HostBuffer's, at
-  // a multiple of 4 bytes, and so are its bytes; no copy writes what another reads or writes.
-  // HostBuffers are as above; a later SyncEvent, or Sync of the stream, shows the host what was
-  // written. For small ones: all are one launch, and none waits for a copy engine.
-  struct Copy {
-    std::byte* to;
-    const std::byte* from;
-    int64_t bytes;
-  };
-  virtual void EnqueueCopies(std::span<const Copy> copies, Stream& stream) = 0;
   virtual void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) = 0;
   // *word = value of each mark, in stream order and visible to the host at once, without any
   // wait of the host's: also while what follows on the stream hangs. The last mark is not
@@ -117,6 +107,18 @@ class Device {
   void EnqueueMark(std::byte* word, uint64_t value, Stream& stream) {
     EnqueueMarks(std::array{Mark{word, value}}, stream);
   }
+  // *to = *from of each, in stream order, and marks as above, in no order with the copies. Each end
+  // of a copy is of this device's memory or a HostBuffer's, at a multiple of 4 bytes, and so are
+  // its bytes; no copy writes what another reads or writes. HostBuffers stay untouched until it has
+  // run; a later SyncEvent, or Sync of the stream, shows the host what was written. For small ones:
+  // all are one launch, and none waits for a copy engine.
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    int64_t bytes;
+  };
+  virtual void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
+                             Stream& stream) = 0;
 
   // Whether work can be captured into a graph. Where it cannot (a host stream has run each call
   // when it returns), a recorded step issues its list again.

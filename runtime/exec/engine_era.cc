@@ -42,8 +42,12 @@ int64_t Engine::LaunchInEra(const EraRun& run) {
     reads.push_back({values.data, read.bytes});
   }
   RequireFound(index, false);
-  const int64_t number = host_copies_.Begin(writes, feeds);
-  RunSchedule(index, 0);  // which ends on the compute stream
+  const int64_t number = host_copies_.Begin(writes, feeds, [&](std::span<const Device::Copy> all) {
+    executor_->BeginRun({static_cast<int32_t>(index), false, 0}, all);
+  });
+  IssueSchedule(index);  // which ends on the compute stream
+  executor_->EndRun();
+  validity_.Ran(index, false);
   host_copies_.End(number, std::move(reads));
   return number;
 }

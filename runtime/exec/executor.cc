@@ -28,11 +28,14 @@ void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
 
 std::byte* Executor::WordAt(int word) const { return words_->data() + word * kDeviceWordStride; }
 
-void Executor::BeginRun(const RunInfo& run) {
+void Executor::BeginRun(const RunInfo& run, std::span<const Device::Copy> copies) {
   if (order_) order_->BeginRun(run);
-  if (context_.marks == nullptr) return;
-  const uint64_t number = context_.marks->BeginRun(run);
-  if (!marks_on_device()) return;
+  const uint64_t number = context_.marks != nullptr ? context_.marks->BeginRun(run) : 0;
+  Stream& compute = stream(StreamId::kCompute);
+  if (!marks_on_device()) {
+    if (!copies.empty()) context_.device->EnqueueCopies(copies, {}, compute);
+    return;
+  }
   // Streams are joined to compute here, so no older mark comes later. The words go back before the
   // number moves on: their pair never does.
   std::array<Device::Mark, kStreams + 1> marks{};
@@ -40,7 +43,10 @@ void Executor::BeginRun(const RunInfo& run) {
     marks[static_cast<size_t>(s)] = {WordAt(kFirstStreamWord + s), 0};
   marks.back() = {WordAt(kRunBegunWord), number};
   enqueued_marks_ += kStreams + 1;
-  context_.device->EnqueueMarks(marks, stream(StreamId::kCompute));
+  if (copies.empty())
+    context_.device->EnqueueMarks(marks, compute);
+  else
+    context_.device->EnqueueCopies(copies, marks, compute);
   number_ = number;
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/base/device.h"
@@ -44,8 +45,8 @@ class Executor {
   ~Executor();
 
   // Around the runs of a plan's prologue or schedule, by whichever executor: numbers and marks
-  // them.
-  void BeginRun(const RunInfo& run);
+  // them. `copies` go first, in one launch with the marks.
+  void BeginRun(const RunInfo& run, std::span<const Device::Copy> copies = {});
   void EndRun();
 
   // Walks `schedule` (plan.schedule or plan.prologue) eagerly. `observer` may be null.

@@ -114,8 +114,9 @@ class CapturingDevice final : public Device {
                        Stream& stream) override {
     host_->EnqueueFromHost(device, pinned, bytes, stream);
   }
-  void EnqueueCopies(std::span<const Copy> copies, Stream& stream) override {
-    host_->EnqueueCopies(copies, stream);
+  void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
+                     Stream& stream) override {
+    host_->EnqueueCopies(copies, marks, stream);
   }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override {
     host_->EnqueueFill(device, value, bytes, stream);

@@ -102,16 +102,18 @@ class HostDevice final : public Device {
                        Stream&) override {
     std::memcpy(device, pinned, static_cast<size_t>(bytes));
   }
-  void EnqueueCopies(std::span<const Copy> copies, Stream&) override {
-    for (const Copy& copy : copies)
-      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
-  }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream&) override {
     std::memset(device, static_cast<int>(value), static_cast<size_t>(bytes));
   }
   void EnqueueMarks(std::span<const Mark> marks, Stream&) override {
     for (const Mark& mark : marks)
       __atomic_store_n(reinterpret_cast<uint64_t*>(mark.word), mark.value, __ATOMIC_RELEASE);
+  }
+  void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
+                     Stream& stream) override {
+    for (const Copy& copy : copies)
+      std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+    EnqueueMarks(marks, stream);
   }
   bool captures() const override { return false; }
   void BeginCapture(Stream&) override { MR_FAIL("host streams cannot be captured"); }

@@ -1,5 +1,6 @@
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_copies.h"
+#include "runtime/base/cuda/cuda_mark.cuh"
 
 namespace millrace::cuda {
 namespace {
@@ -12,8 +13,12 @@ __device__ void CopyWords(void* to, const void* from, int64_t bytes) {
     static_cast<Word*>(to)[i] = static_cast<const Word*>(from)[i];
 }
 
-// A block to a copy.
+// A block to a copy, and one to marks.
 __global__ void __launch_bounds__(kThreads) CopyAll(const __grid_constant__ CopyList list) {
+  if (blockIdx.x == static_cast<unsigned>(list.count)) {
+    if (threadIdx.x == 0) Write(list.marks);
+    return;
+  }
   const auto& copy = list.copies[blockIdx.x];
   const uint64_t all = reinterpret_cast<uint64_t>(copy.to) | reinterpret_cast<uint64_t>(copy.from) |
                        static_cast<uint64_t>(copy.bytes);
@@ -26,7 +31,8 @@ __global__ void __launch_bounds__(kThreads) CopyAll(const __grid_constant__ Copy
 }  // namespace
 
 void LaunchCopies(const CopyList& list, cudaStream_t stream) {
-  CopyAll<<<static_cast<unsigned>(list.count), kThreads, 0, stream>>>(list);
+  const int blocks = list.count + (list.marks.count > 0 ? 1 : 0);
+  CopyAll<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(list);
   MR_CUDA_LAUNCHED();
 }
 

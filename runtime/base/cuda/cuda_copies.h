@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/cuda/cuda_mark.h"
+
 namespace millrace::cuda {
 
 inline constexpr int kMostCopies = 32;
@@ -17,9 +19,10 @@ struct CopyList {
     int64_t bytes;  // a multiple of 4
   } copies[kMostCopies];
   int count;
+  MarkList marks;  // or none
 };
 
-// In stream order, in no order among themselves.
+// In stream order; in no order among themselves, and with the marks.
 void LaunchCopies(const CopyList& list, cudaStream_t stream);
 
 }  // namespace millrace::cuda

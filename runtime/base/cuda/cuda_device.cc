@@ -105,6 +105,16 @@ class CudaGraph final : public Graph {
   int64_t nodes_ = 0;
 };
 
+cuda::MarkList ListOf(std::span<const Device::Mark> marks) {
+  MR_CHECK_LE(marks.size(), Device::kMostMarks, "marks at once");
+  cuda::MarkList list{};
+  for (const Device::Mark& mark : marks) {
+    list.words[list.count] = reinterpret_cast<uint64_t*>(mark.word);
+    list.values[list.count++] = mark.value;
+  }
+  return list;
+}
+
 const CudaEvent& AsCuda(const Event& event) {
   const auto* cuda = dynamic_cast<const CudaEvent*>(&event);
   MR_CHECK(cuda != nullptr, "an event of another device reached a CUDA stream");
@@ -207,29 +217,30 @@ void CudaDevice::EnqueueFromHost(std::byte* device, const std::byte* pinned, int
   MR_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                           AsCuda(stream).get()));
 }
-void CudaDevice::EnqueueCopies(std::span<const Copy> copies, Stream& stream) {
-  for (size_t begin = 0; begin < copies.size(); begin += cuda::kMostCopies) {
-    cuda::CopyList list{};
-    for (const Copy& copy :
-         copies.subspan(begin, std::min(copies.size() - begin, size_t{cuda::kMostCopies})))
-      list.copies[list.count++] = {copy.to, copy.from, copy.bytes};
-    cuda::LaunchCopies(list, AsCuda(stream).get());
-  }
-}
 void CudaDevice::EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) {
   MR_CUDA(cudaMemsetAsync(device, static_cast<int>(value), static_cast<size_t>(bytes),
                           AsCuda(stream).get()));
 }
 
 void CudaDevice::EnqueueMarks(std::span<const Mark> marks, Stream& stream) {
-  MR_CHECK(!marks.empty() && marks.size() <= kMostMarks, "{} marks at once; 1 to {} are allowed",
-           marks.size(), kMostMarks);
-  cuda::MarkList list{};
-  for (const Mark& mark : marks) {
-    list.words[list.count] = reinterpret_cast<uint64_t*>(mark.word);
-    list.values[list.count++] = mark.value;
+  MR_CHECK(!marks.empty(), "no marks at once; 1 to {} are allowed", kMostMarks);
+  cuda::LaunchMarks(ListOf(marks), AsCuda(stream).get());
+}
+
+void CudaDevice::EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
+                               Stream& stream) {
+  cuda::CopyList list{};
+  list.marks = ListOf(marks);
+  for (const Copy& copy : copies) {
+    if (list.count == cuda::kMostCopies) {
+      cuda::CopyList full = list;
+      full.marks.count = 0;
+      cuda::LaunchCopies(full, AsCuda(stream).get());
+      list.count = 0;
+    }
+    list.copies[list.count++] = {copy.to, copy.from, copy.bytes};
   }
-  cuda::LaunchMarks(list, AsCuda(stream).get());
+  if (list.count + list.marks.count > 0) cuda::LaunchCopies(list, AsCuda(stream).get());
 }
 
 // Relaxed: libraries may allocate or query while a step is captured (cuDNN, NCCL); what they launch

@@ -78,7 +78,8 @@ class CudaDevice final : public Device {
                      Stream& stream) override;
   void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
                        Stream& stream) override;
-  void EnqueueCopies(std::span<const Copy> copies, Stream& stream) override;
+  void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
+                     Stream& stream) override;
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override;
   void EnqueueMarks(std::span<const Mark> marks, Stream& stream) override;
 

@@ -33,14 +33,14 @@ void HostCopies::AddReads(std::vector<Device::Copy>& copies) {
     copies.push_back({run.arrived->data() + run.places[i], run.reads[i].from, run.reads[i].bytes});
 }
 
-// Copies of which the first are those of AddReads.
-void HostCopies::Issue(const std::vector<Device::Copy>& copies) {
-  if (!copies.empty()) device_.EnqueueCopies(copies, stream_);
+// Copies with those of AddReads.
+void HostCopies::HasIssued() {
   if (unread_) stream_.Record(*Of(*unread_).event);
   unread_.reset();
 }
 
-int64_t HostCopies::Begin(std::span<const Write> writes, std::span<const Feed> feeds) {
+int64_t HostCopies::Begin(std::span<const Write> writes, std::span<const Feed> feeds,
+                          const Issue& issue) {
   std::unique_ptr<Run> run;
   if (free_.empty()) {
     run = std::make_unique<Run>();
@@ -67,7 +67,8 @@ int64_t HostCopies::Begin(std::span<const Write> writes, std::span<const Feed> f
         feed.run == unread_ ? of.reads[feed.read].from : of.arrived->data() + of.places[feed.read];
     copies.push_back({feed.to, from + feed.at, feed.bytes});
   }
-  Issue(copies);
+  issue(copies);
+  HasIssued();
   runs_.emplace(next_, std::move(run));
   return next_++;
 }
@@ -89,7 +90,8 @@ void HostCopies::End(int64_t number, std::vector<Read> reads) {
 void HostCopies::Flush() {
   std::vector<Device::Copy> copies;
   AddReads(copies);
-  Issue(copies);
+  if (!copies.empty()) device_.EnqueueCopies(copies, {}, stream_);
+  HasIssued();
 }
 
 const std::vector<std::span<const std::byte>>& HostCopies::Collect(int64_t number) {

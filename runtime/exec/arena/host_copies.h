@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,9 +43,11 @@ class HostCopies {
     int64_t bytes = 0;
   };
 
-  // Ahead of a run: what is enqueued on the stream from now on finds these. Returns its number,
-  // above those before. Error(kInternal): a feed of a run that nobody waits for any more.
-  int64_t Begin(std::span<const Write> writes, std::span<const Feed> feeds);
+  // Ahead of a run: `issue` enqueues the copies, so that what is enqueued from then on finds these.
+  // Returns the run's number, above those before. Error(kInternal): a feed of a run that nobody
+  // waits for any more.
+  using Issue = std::function<void(std::span<const Device::Copy>)>;
+  int64_t Begin(std::span<const Write> writes, std::span<const Feed> feeds, const Issue& issue);
   // Behind it: what it has made, which stays there until the next Begin or Flush.
   void End(int64_t run, std::vector<Read> reads);
   // What the last run has made is about to be written over.
@@ -66,7 +69,7 @@ class HostCopies {
   Run& Of(int64_t run);
   std::byte* Room(std::unique_ptr<HostBuffer>& buffer, int64_t bytes, const char* label);
   void AddReads(std::vector<Device::Copy>& copies);
-  void Issue(const std::vector<Device::Copy>& copies);
+  void HasIssued();
 
   Device& device_;
   Stream& stream_;

@@ -40,9 +40,9 @@ TEST_CASE("copies of any number and size go to their places, and to no others", 
       std::copy_n(from->data() + at, bytes, expected.begin() + at);
       at += bytes + 4 * static_cast<int64_t>(i % 5);
     }
-    device.EnqueueCopies(in, *stream);
-    device.EnqueueCopies(across, *stream);
-    device.EnqueueCopies(out, *stream);
+    device.EnqueueCopies(in, {}, *stream);
+    device.EnqueueCopies(across, {}, *stream);
+    device.EnqueueCopies(out, {}, *stream);
     stream->Record(*event);
     device.SyncEvent(*event);
     REQUIRE(std::equal(expected.begin(), expected.end(), to->data()));
@@ -54,19 +54,52 @@ TEST_CASE("a copy reads what the copy before it has written to the host's memory
   const auto first = device.AllocateHost(256, "first"), last = device.AllocateHost(256, "last");
   const auto words = device.Allocate(512, "words");
   const auto stream = device.MakeStream(StreamRole::kCompute);
+  const auto copy = [&](std::byte* to, const std::byte* from) {
+    const Device::Copy one{to, from, 256};
+    device.EnqueueCopies({&one, 1}, {}, *stream);
+  };
   std::fill(last->data(), last->data() + 256, std::byte{0});
   for (uint32_t round = 0; round < 200; ++round) {
     // The host writes again as soon as the last round is over.
     Number(*first, 1000 * round);
-    device.EnqueueCopies(std::vector<Device::Copy>{{words->data(), first->data(), 256}}, *stream);
-    device.EnqueueCopies(std::vector<Device::Copy>{{last->data(), words->data(), 256}}, *stream);
-    device.EnqueueCopies(std::vector<Device::Copy>{{words->data() + 256, last->data(), 256}},
-                         *stream);
-    device.EnqueueCopies(std::vector<Device::Copy>{{last->data(), words->data() + 256, 256}},
-                         *stream);
+    copy(words->data(), first->data());
+    copy(last->data(), words->data());
+    copy(words->data() + 256, last->data());
+    copy(last->data(), words->data() + 256);
     stream->Sync();
     REQUIRE(std::memcmp(first->data(), last->data(), 256) == 0);
   }
+}
+
+TEST_CASE("marks come with copies, whatever the number of both", "[cuda]") {
+  CudaDevice device(0);
+  constexpr int64_t kBytes = 4096;
+  const auto from = device.AllocateHost(kBytes, "from"), to = device.AllocateHost(kBytes, "to"),
+             words = device.AllocateHost(64 * Device::kMostMarks, "words");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
+  uint64_t value = 1;
+  for (const size_t count : {0, 1, 32, 33, 70})
+    for (size_t marked = 0; marked <= Device::kMostMarks; ++marked) {
+      CAPTURE(count, marked);
+      Number(*from, static_cast<uint32_t>(++value) << 12);
+      std::fill(to->data(), to->data() + kBytes, std::byte{0});
+      std::fill(words->data(), words->data() + words->bytes(), std::byte{0});
+      std::vector<Device::Copy> copies;
+      for (size_t i = 0; i < count; ++i)
+        copies.push_back({to->data() + 4 * i, from->data() + 4 * i, 4});
+      std::vector<Device::Mark> marks;
+      for (size_t i = 0; i < marked; ++i) marks.push_back({words->data() + 64 * i, value + i});
+      device.EnqueueCopies(copies, marks, *stream);
+      stream->Sync();
+      REQUIRE(std::memcmp(to->data(), from->data(), 4 * count) == 0);
+      for (size_t i = 0; i < Device::kMostMarks; ++i) {
+        uint64_t word;
+        std::memcpy(&word, words->data() + 64 * i, sizeof word);
+        REQUIRE(word == (i < marked ? value + i : 0));
+      }
+    }
+  CHECK_THROWS(
+      device.EnqueueCopies({}, std::vector<Device::Mark>(Device::kMostMarks + 1), *stream));
 }
 
 }  // namespace

@@ -23,7 +23,9 @@ struct Plans {
   int64_t Run(const Words& words, const std::vector<HostCopies::Feed>& feeds = {}) {
     const HostCopies::Write write{reinterpret_cast<std::byte*>(state.data()),
                                   std::as_bytes(std::span(words))};
-    const int64_t run = copies.Begin({&write, 1}, feeds);
+    const int64_t run = copies.Begin({&write, 1}, feeds, [&](std::span<const Device::Copy> all) {
+      device->EnqueueCopies(all, {}, *stream);
+    });
     for (size_t i = 0; i < 4; ++i) output[i] = state[i] + 100;
     const auto* const from = reinterpret_cast<const std::byte*>(output.data());
     copies.End(run, {{from, 4}, {from + 4, 12}});
