@@ -10,41 +10,67 @@ __device__ Amount ShareOf(float share, Amount sum) {
   return min(max(wanted, Amount{1}), sum);
 }
 
-// As SampleToken of kernels/ops/sample_row.cc: row.place() is the token's. Exponentials are summed.
+// The likeliest token. Exponentials are summed.
 template <int kBlocks>
-__device__ __forceinline__ void Draw(SampleRow<kBlocks>& row, const Cut& cut, int vocab,
-                                     const SampleParams& p) {
-  if (p.temperature <= 0) {
-    row.SumExponentials(cut.largest);
-    return row.FirstOf(cut.largest);
-  }
+__device__ __noinline__ void DrawLikeliest(SampleRow<kBlocks> row, float largest) {
+  row.SumExponentials(largest);
+  row.FirstOf(largest);
+}
+
+template <int kBlocks>
+__device__ __noinline__ void SumOnly(SampleRow<kBlocks> row, float largest) {
+  row.SumExponentials(largest);
+  row.Sync();
+}
+
+// Each cut by itself, whatever they are and however many tokens are alike.
+template <int kBlocks>
+__device__ __noinline__ void DrawByCuts(SampleRow<kBlocks> row, const Cut cut, int vocab,
+                                        const SampleParams p, Amount random) {
   const Amounts weights{cut.largest, p.temperature, false}, ones{0, 0, true};
   Amount last = 0;  // of top_k
   if (p.top_k > 0 && p.top_k < vocab) {
-    row.Fill(cut, ones, false);
+    row.template Fill<false>(cut, ones, false);
     row.Find(static_cast<Amount>(p.top_k) - 1, cut, ones);
     last = row.PlaceForAll();
   }
   // From here on only the first block knows amounts.
-  Amount mass = row.Fill(cut, weights, true);
+  Amount mass = row.template Fill<false>(cut, weights, true);
+  row.ShowSum();
   if (last > 0) mass = row.Mass(weights, last, 0);
   if (p.top_p < 1) {
     const bool stand = row.Find(ShareOf(p.top_p, mass) - 1, cut, weights);
     mass = row.through();
-    if (!stand) row.Fill(cut, weights, false);
+    if (!stand) row.template Fill<false>(cut, weights, false);
   }
   if (p.min_p > 0) mass = min(mass, row.Mass(weights, 0, ShareOf(p.min_p, Amount{1} << 40)));
+  row.Find(__umul64hi(random, mass), cut, weights);
+}
+
+// As SampleToken of kernels/ops/sample_row.cc: the first block's place() is the token's.
+// Exponentials are summed.
+template <int kBlocks>
+__device__ __forceinline__ void Draw(SampleRow<kBlocks>& row, const Cut& cut, int vocab,
+                                     const SampleParams& p) {
+  if (p.temperature <= 0) return DrawLikeliest(row, cut.largest);
   const uint4 words = PhiloxWords(p.seed, kSampleStream, static_cast<uint64_t>(p.drawn));
-  row.Find(__umul64hi(Amount{words.x} << 32 | words.y, mass), cut, weights);
+  const Amount random = Amount{words.x} << 32 | words.y;
+  if (p.min_p <= 0 && !(p.top_k > 0 && p.top_k < vocab)) {
+    const Amounts weights{cut.largest, p.temperature, false};
+    const Amount mass = row.template Fill<true>(cut, weights, true);
+    const bool cuts = p.top_p < 1;
+    if (row.FindDraw(cut, weights, cuts, cuts ? ShareOf(p.top_p, mass) - 1 : 0, random)) return;
+  }
+  DrawByCuts(row, cut, vocab, p, random);
 }
 
 // The `count` likeliest tokens.
 template <int kBlocks>
-__device__ __noinline__ void WriteTop(const SampleArgs& a, SampleRow<kBlocks>& row, int64_t r,
-                                      const Cut& cut, int count, double log_sum) {
+__device__ __noinline__ void WriteTop(const SampleArgs a, SampleRow<kBlocks> row, int64_t r,
+                                      const Cut cut, int count) {
   const Amounts ones{0, 0, true};
   row.Sync();  // the first block has read what the last Find left
-  row.Fill(cut, ones, false);
+  row.template Fill<false>(cut, ones, false);
   row.Find(static_cast<Amount>(count) - 1, cut, ones);
   row.ListThrough(row.PlaceForAll());
   const int i = static_cast<int>(threadIdx.x);
@@ -52,15 +78,16 @@ __device__ __noinline__ void WriteTop(const SampleArgs& a, SampleRow<kBlocks>& r
   const Amount place = row.Listed(i);
   a.top_ids[r * a.most + i] = IdOf(place);
   a.top_logprobs[r * a.most + i] =
-      -static_cast<float>(log_sum - static_cast<double>(row.InMemory(IdOf(place))));
+      -static_cast<float>(row.log_sum() - static_cast<double>(row.InMemory(IdOf(place))));
 }
 
-// A cluster per row.
-template <int kBlocks>
-__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
+// A cluster per row, kResident blocks to a multiprocessor: one has registers enough.
+template <int kBlocks, int kResident>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, kResident)
     SampleKernel(const SampleArgs a, const bool stage) {
-  BeginKernel();
   __shared__ SampleShared shared;
+  SampleRow<kBlocks>::Prepare(shared);
+  BeginKernel();
   extern __shared__ uint4 staged[];
   const int64_t r = blockIdx.x / kBlocks;
   const SampleParams p = a.params[r];
@@ -76,7 +103,6 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
       a.top_logprobs[r * a.most + i] = bad ? NAN : 0.0f;
     }
   if (bad) {
-    row.Sync();  // all have read what Begin showed
     if (!row.first() || threadIdx.x > 0) return;
     a.token[r] = kNoToken;
     a.logprob[r] = NAN;
@@ -84,21 +110,20 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
   }
   const Cut cut(largest, least);
   if (p.given > 0) {
-    row.SumExponentials(largest);
-    row.Sync();
+    SumOnly(row, largest);
   } else {
     Draw(row, cut, a.vocab, p);
   }
-  double log_sum = 0;
-  if (row.first()) {
+  row.ShowLogSum(largest);
+  row.Sync();
+  if (row.first() && threadIdx.x == 0) {
     const int token = p.given > 0 ? min(p.given, a.vocab) - 1 : IdOf(row.place());
-    log_sum = static_cast<double>(largest) + log(row.SumOfBlocks());
-    if (threadIdx.x == 0) {
-      a.token[r] = token;
-      a.logprob[r] = -static_cast<float>(log_sum - static_cast<double>(row.InMemory(token)));
-    }
+    const float logit = p.given > 0 ? row.InMemory(token) : LogitOf(row.place());
+    a.token[r] = token;
+    a.logprob[r] = -static_cast<float>(row.log_sum() - static_cast<double>(logit));
   }
-  if (count > 0) WriteTop(a, row, r, cut, count, log_sum);
+  if (count == 0) return;
+  WriteTop(a, row, r, cut, count);
   row.Sync();  // the first block has read what the others have
 }
 
@@ -106,17 +131,17 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, 2)
 
 namespace {
 
-template <int kBlocks>
+template <int kBlocks, int kResident>
 void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
   // Two blocks to a multiprocessor.
   constexpr size_t kMostStaged = 72 << 10;
   const size_t bytes = static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps *
                        (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
   const bool stage = bytes <= kMostStaged;
-  MR_CUDA(cudaFuncSetAttribute(SampleKernel<kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               kMostStaged));
+  MR_CUDA(cudaFuncSetAttribute(SampleKernel<kBlocks, kResident>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStaged));
   LaunchKernel(launch, static_cast<unsigned>(args.rows * kBlocks), kSampleThreads,
-               stage ? bytes : 0, SampleKernel<kBlocks>, args, stage);
+               stage ? bytes : 0, SampleKernel<kBlocks, kResident>, args, stage);
 }
 
 }  // namespace
@@ -125,8 +150,9 @@ void LaunchSample(const SampleArgs& args, const Launch& launch) {
   if (args.rows == 0) return;
   // As many blocks to a row as the device has room for at once: a row's first block works alone for
   // half of the time.
-  if (args.rows * 8 <= 2 * launch.sms) return LaunchBlocks<8>(args, launch);
-  LaunchBlocks<4>(args, launch);
+  if (args.rows * 8 <= launch.sms) return LaunchBlocks<8, 1>(args, launch);
+  if (args.rows * 8 <= 2 * launch.sms) return LaunchBlocks<8, 2>(args, launch);
+  LaunchBlocks<4, 2>(args, launch);
 }
 
 }  // namespace millrace::cuda

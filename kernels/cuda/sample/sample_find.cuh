@@ -6,8 +6,10 @@
 // and sorted. Where they are too many, the bin is cut again; where all are equal, they are counted.
 // Amounts are integers: no order of additions changes one.
 //
-// Code is kept short: a step that generates runs it once, and weights have driven it out of the
-// caches since.
+// Time goes into barriers of the cluster (0.8 us each on an H100) and what one block does while the
+// others wait, not into cold code. What nearly all draws run is one piece without calls, of
+// registers, with five barriers; what few do is called with a row of its own (a copy), or the row
+// would lie in memory for all.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -16,106 +18,9 @@
 #include <cmath>
 
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/sample/sample_launch.h"
+#include "kernels/cuda/sample/sample_terms.cuh"
 
 namespace millrace::cuda {
-
-inline constexpr int kSampleThreads = 512, kSampleWarps = kSampleThreads / kWarp,
-                     kSampleBins = 2048, kSampleList = kSampleThreads;
-using Amount = unsigned long long;
-
-// How many neighbouring ids a warp of `blocks` blocks has: whole packs.
-__host__ __device__ inline int SampleIdsOfWarp(int vocab, int blocks) {
-  const int warps = blocks * kSampleWarps * kPack;
-  return (vocab + warps - 1) / warps * kPack;
-}
-
-// As OrderedKey of kernels/ops/sample_row.cc.
-__device__ __forceinline__ uint32_t KeyOf(float x) {
-  const uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f));
-  return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-__device__ __forceinline__ float OfKey(uint32_t key) {
-  return __uint_as_float(key >> 31 ? key ^ 0x80000000u : ~key);
-}
-// Falls along the order; never 0.
-__device__ __forceinline__ Amount PlaceOf(float logit, int id) {
-  return Amount{KeyOf(logit)} << 32 | static_cast<uint32_t>(~id);
-}
-__device__ __forceinline__ int IdOf(Amount place) { return ~static_cast<int>(place); }
-__device__ __forceinline__ float LogitOf(Amount place) {
-  return OfKey(static_cast<uint32_t>(place >> 32));
-}
-
-// As SampleWeight there.
-__device__ __forceinline__ Amount WeightOf(float max, float logit, float temperature) {
-  float y = __fsub_rn(max, logit);
-  if (temperature != 1) y = __fdiv_rn(y, temperature);
-  if (!(y < 28.0f)) return 0;
-  const float n = rintf(__fmul_rn(y, 1.44269502f));
-  const float s = __fmaf_rn(n, -2.12194440e-4f, __fmaf_rn(n, 0.693359375f, -y));
-  float e = 1.0f / 5040.0f;
-  e = __fmaf_rn(e, s, 1.0f / 720.0f);
-  e = __fmaf_rn(e, s, 1.0f / 120.0f);
-  e = __fmaf_rn(e, s, 1.0f / 24.0f);
-  e = __fmaf_rn(e, s, 1.0f / 6.0f);
-  e = __fmaf_rn(e, s, 0.5f);
-  e = __fmaf_rn(e, s, 1.0f);
-  e = __fmaf_rn(e, s, 1.0f);
-  return static_cast<Amount>(static_cast<uint32_t>(__fmul_rn(e, 0x1p30f))) << 10 >>
-         static_cast<uint32_t>(n);
-}
-
-// A block's, and what the cluster's other blocks see of it.
-struct SampleShared {
-  uint32_t low[kSampleBins], high[kSampleBins];  // amounts by bin, of 64 bits
-  Amount list[kSampleList];                      // places of gathered tokens
-  Amount amount[kSampleList];                    // the first block's: of its list's tokens
-  Amount merged[kSampleBins];                    // the first block's: of the whole row
-  Amount of_warp[kSampleWarps];
-  double sums[kSampleWarps];
-  float largest[kSampleWarps], least[kSampleWarps];
-  struct {
-    Amount amount;
-    double sum;
-    float largest, least;
-    int count;
-  } shown;
-  // The first block's answers.
-  struct {
-    Amount ahead, target, through, place;
-    int bin;
-  } found;
-};
-
-// Equal parts of [least, largest].
-struct Cut {
-  float largest, least, factor, scale;
-
-  __device__ Cut(float most, float fewest) : largest(most), least(fewest) {
-    factor = isinf(__fsub_rn(most, fewest)) ? 0.5f : 1.0f;
-    scale = __fdiv_rn(static_cast<float>(kSampleBins - 1), Above(fewest));
-  }
-  __device__ __forceinline__ float Above(float logit) const {
-    return __fsub_rn(__fmul_rn(largest, factor), __fmul_rn(logit, factor));
-  }
-  // Falls as the logit rises; -1: outside. The largest is in bin 0; the least is not, unless it is
-  // the largest.
-  __device__ __forceinline__ int Bin(float logit) const {
-    if (!(logit <= largest && logit >= least)) return -1;
-    return min(static_cast<int>(__fmul_rn(Above(logit), scale)), kSampleBins - 1);
-  }
-};
-
-// Amounts of tokens: the weights that draws go by, or one each.
-struct Amounts {
-  float largest, temperature;
-  bool ones;
-  __device__ __forceinline__ Amount Of(float logit) const {
-    return ones ? 1 : WeightOf(largest, logit, temperature);
-  }
-};
 
 // All threads of a cluster of kBlocks blocks call each function.
 template <int kBlocks>
@@ -142,10 +47,25 @@ class SampleRow {
 
   __device__ bool first() const { return block_ == 0; }
   __device__ void Sync() { cluster_.sync(); }
+  // Sync() in two, with work between them that no other thread waits for.
+  __device__ __forceinline__ void Arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
+  }
+  __device__ __forceinline__ void Wait() {
+    asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
+  }
+
+  // Ahead of the wait for the kernel before, as it touches shared memory alone: bins are empty, and
+  // the cluster's other blocks learn that this one runs.
+  static __device__ __forceinline__ void Prepare(SampleShared& shared) {
+    for (int b = static_cast<int>(threadIdx.x); b < kSampleBins; b += kSampleThreads)
+      shared.low[b] = shared.high[b] = 0;
+    if (threadIdx.x == 0) shared.shown.count = shared.shown.others = 0;
+    asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
+  }
   __device__ __forceinline__ float InMemory(int v) const { return Load(data_, bf16_, v); }
 
-  // Reads the row. The largest and least logit; true: one is not finite. Another Sync() has to
-  // come before shown.count is written again.
+  // Reads the row. The largest and least logit; true: one is not finite.
   __device__ bool Begin(float& largest, float& least) {
     float most = -INFINITY, fewest = INFINITY;
     bool bad = false;
@@ -180,7 +100,7 @@ class SampleRow {
         }
       }
     } else {
-      constexpr int kAhead = 8;
+      constexpr int kAhead = 16;
       const bool bf16 = bf16_;
 #pragma unroll 1
       for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
@@ -196,6 +116,7 @@ class SampleRow {
     }
     __syncwarp();
     largest = most, least = fewest;
+    Wait();  // Prepare's: all blocks run
     return Extremes(largest, least, bad);
   }
 
@@ -203,14 +124,20 @@ class SampleRow {
   __device__ __noinline__ void SumExponentials(float largest) {
     float sum = 0;
     ForOwn([largest, &sum](float x, int) { sum += Exponential(x, largest); });
-    ShowSum(sum);
+    SumOfWarp(sum);
+    __syncthreads();
+    ShowSum();
   }
-  // In their order. Behind a Sync() by all.
-  __device__ double SumOfBlocks() {
+  // Of all blocks' sums, in their order, to the first block: behind a Sync() that follows them. The
+  // second one has time for it while the first looks for the token.
+  __device__ __forceinline__ void ShowLogSum(float largest) {
+    if (block_ != 1 || threadIdx.x > 0) return;
     double all = 0;
+#pragma unroll
     for (int b = 0; b < kBlocks; ++b) all = __dadd_rn(all, Of(b).shown.sum);
-    return all;
+    Of(0).log_sum = static_cast<double>(largest) + log(all);
   }
+  __device__ double log_sum() const { return shared_.log_sum; }
 
   // In the first block: the sum of weights of tokens at `last` and ahead of it, or not below
   // `least`.
@@ -229,46 +156,139 @@ class SampleRow {
     return all;
   }
 
-  // Amounts by bin of a cut of all tokens, for Find; in the first block, their sum. With
-  // `exponentials` what SumExponentials does, in the same pass.
-  __device__ __noinline__ Amount Fill(const Cut cut, const Amounts amounts, bool exponentials) {
+  // Amounts by bin of a cut of all tokens, for Find; returns their sum. With `exponentials` what
+  // SumExponentials does but the last of it, ShowSum, in the same pass. kEmpty: bins are as Prepare
+  // left them.
+  template <bool kEmpty>
+  __device__ __forceinline__ Amount Fill(const Cut cut, const Amounts amounts, bool exponentials) {
     SampleShared& shared = shared_;
-    for (int b = static_cast<int>(threadIdx.x); b < kSampleBins; b += kSampleThreads)
-      shared.low[b] = shared.high[b] = 0;
-    __syncthreads();
+    if constexpr (!kEmpty) {
+      __syncthreads();  // amounts may still be read
+      for (int b = static_cast<int>(threadIdx.x); b < kSampleBins; b += kSampleThreads)
+        shared.low[b] = shared.high[b] = 0;
+      __syncthreads();
+    }
     float sum = 0;
-    ForOwn([cut, amounts, exponentials, &sum, &shared](float x, int) {
-      if (exponentials) sum += Exponential(x, cut.largest);
-      const int bin = cut.Bin(x);
-      if (bin < 0) return;
-      const Amount amount = amounts.Of(x);
-      if (amount == 0) return;
+    constexpr int kAhead = 4;
+    ForOwnBatches<kAhead>([&](const float(&x)[kAhead], int at) {
+      Amount amount[kAhead];
+      int bin[kAhead];
+      uint32_t old[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const bool own = at + n * kWarp < end_;
+        if (exponentials && own) sum += Exponential(x[n], cut.largest);
+        bin[n] = cut.Bin(x[n]);
+        amount[n] = own && bin[n] >= 0 ? amounts.Of(x[n]) : 0;
+      }
       // An addition of 64 bits in two, of which each is one instruction.
-      const auto low = static_cast<uint32_t>(amount);
-      const uint32_t old = atomicAdd(&shared.low[bin], low),
-                     high = static_cast<uint32_t>(amount >> 32) + (old + low < old);
-      if (high > 0) atomicAdd(&shared.high[bin], high);
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n)
+        if (amount[n] > 0)
+          old[n] = atomicAdd(&shared.low[bin[n]], static_cast<uint32_t>(amount[n]));
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        if (amount[n] == 0) continue;
+        const uint32_t high = static_cast<uint32_t>(amount[n] >> 32) +
+                              (old[n] + static_cast<uint32_t>(amount[n]) < old[n]);
+        if (high > 0) atomicAdd(&shared.high[bin[n]], high);
+      }
     });
-    if (exponentials) ShowSum(sum);
-    Sync();
-    // Each block adds its share of the bins.
+    Arrive();
+    if (exponentials) SumOfWarp(sum);  // for ShowSum
+    Wait();
+    // Each block adds its share of the bins, for all.
     constexpr int kShare = kSampleBins / kBlocks;
     for (int i = block_ * kShare + static_cast<int>(threadIdx.x); i < (block_ + 1) * kShare;
          i += kSampleThreads) {
       Amount all = 0;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) all += (Amount{Of(b).high[i]} << 32) + Of(b).low[i];
-      Of(0).merged[i] = all;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) Of(b).merged[i] = all;
     }
     Sync();
-    if (first()) {
-      Amount own = 0;
+    Amount own = 0;
 #pragma unroll
-      for (int i = 0; i < kBinsOfThread; ++i)
-        own += shared.merged[static_cast<int>(threadIdx.x) * kBinsOfThread + i];
-      bins_before_ = SumBefore(own);
-    }
+    for (int i = 0; i < kBinsOfThread; ++i)
+      own += shared.merged[static_cast<int>(threadIdx.x) * kBinsOfThread + i];
+    bins_before_ = SumBefore(own);
     return block_total_;
+  }
+  // shown.sum = the block's sum, behind a barrier that follows SumOfWarp.
+  __device__ __forceinline__ void ShowSum() {
+    if (warp_ > 0) return;
+    const double all = WarpSum(lane_ < kSampleWarps ? shared_.sums[lane_] : 0.0);
+    if (lane_ == 0) shared_.shown.sum = all;
+  }
+
+  // Of weights that Fill has left by bin: the token of the draw `random` from the fewest first
+  // tokens whose weights add to `reached` + 1 or more, or from all (cuts is false): place() is its
+  // place. What these weigh is known to a bin before any token is looked at, and so is, almost
+  // always, the bin that the draw lies in: the tokens of both are gathered at once. False: they are
+  // too many for that.
+  __device__ __forceinline__ bool FindDraw(const Cut cut, const Amounts weights, bool cuts,
+                                           Amount reached, Amount random) {
+    SampleShared& shared = shared_;
+    Amount least = block_total_, most = block_total_, ahead = 0;  // what the fewest weigh
+    int last = -1;
+    if (cuts) {
+      PickOwn(0, reached);
+      last = shared.found.bin, ahead = shared.found.ahead;
+      least = reached + 1, most = ahead + shared.merged[last];
+    }
+    const Amount low = __umul64hi(random, least), high = __umul64hi(random, most);
+    Amount before = bins_before_;
+#pragma unroll
+    for (int i = 0; i < kBinsOfThread; ++i) {
+      const int bin = static_cast<int>(threadIdx.x) * kBinsOfThread + i;
+      const Amount here = shared.merged[bin];
+      if (before <= low && low < before + here)
+        shared.drawn.first = bin, shared.drawn.ahead = before;
+      if (before <= high && high < before + here) shared.drawn.last = bin;
+      before += here;
+    }
+    __syncthreads();
+    const int from = shared.drawn.first, to = shared.drawn.last;
+    ShowSum();
+    constexpr int kAhead = 8;
+    ForOwnBatches<kAhead>([&](const float(&x)[kAhead], int at) {
+      uint32_t found = 0;  // a bit for each
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int bin = cut.Bin(x[n]);
+        found |= uint32_t{(bin >= from && bin <= to) || bin == last} << n;
+      }
+      for (; found != 0; found &= found - 1) {  // few have one
+        const int v = at + (__ffs(static_cast<int>(found)) - 1) * kWarp;
+        if (v >= end_) break;
+        const float logit = Load(near_, bf16_, v);
+        const int bin = cut.Bin(logit);
+        const bool is_drawn = bin >= from && bin <= to;
+        const int place = atomicAdd(is_drawn ? &shared.shown.count : &shared.shown.others, 1);
+        if (place < kSampleList)
+          shared.list[is_drawn ? place : kSampleList + place] = PlaceOf(logit, v);
+      }
+    });
+    Sync();
+    int count = 0, others = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) count += Of(b).shown.count, others += Of(b).shown.others;
+    if (max(count, others) > kSampleList) {
+      Sync();  // all have read the counts
+      return false;
+    }
+    if (!first()) return true;
+    CollectBoth(count, others, weights);
+    const bool apart = last < from || last > to;
+    if (cuts) {
+      OfList(apart ? kSampleList : 0, apart ? others : count, apart ? ahead : shared.drawn.ahead,
+             reached, weights);
+      most = shared.found.through;
+      __syncthreads();  // all have read it
+    }
+    OfList(0, count, shared.drawn.ahead, __umul64hi(random, most), weights);
+    return true;
   }
 
   // The token at which the sum of amounts, in order, is above `target`, which the first block
@@ -282,7 +302,10 @@ class SampleRow {
       ahead = Of(0).found.ahead;
       const int count = Gather([cut, bin](float x, int) { return cut.Bin(x) == bin; });
       if (count <= kSampleList) {
-        if (first()) OfList(count, ahead, target, amounts);
+        if (first()) {
+          Collect(count, amounts);
+          OfList(0, count, ahead, target, amounts);
+        }
         return stand;
       }
       target = Of(0).found.target;
@@ -297,7 +320,7 @@ class SampleRow {
         return false;
       }
       cut = Cut(largest, least);
-      Fill(cut, amounts, false);
+      Fill<false>(cut, amounts, false);
     }
   }
   // In the first block.
@@ -316,7 +339,7 @@ class SampleRow {
     const int count = Gather([last](float x, int v) { return PlaceOf(x, v) >= last; });
     if (!first()) return;
     Collect(count, Amounts{0, 0, true});
-    const auto [place, before] = OfThread(count);
+    const auto [place, before] = OfThread(0, count);
     __syncthreads();
     if (place > 0) shared_.list[before] = place;
     __syncthreads();
@@ -330,7 +353,6 @@ class SampleRow {
       if (x == logit) least = min(least, v);
     });
     least = __reduce_min_sync(0xffffffffu, least);
-    Sync();  // all have read what Begin showed
     if (threadIdx.x == 0) shared_.shown.count = INT_MAX;
     __syncthreads();
     if (lane_ == 0) atomicMin(&shared_.shown.count, least);
@@ -350,14 +372,10 @@ class SampleRow {
   static __device__ __forceinline__ float Exponential(float logit, float largest) {
     return expf(__fsub_rn(logit, largest));
   }
-  // shown.sum = the block's sum, in a fixed order.
-  __device__ void ShowSum(float own) {
+  // The first part of the block's sum, in a fixed order.
+  __device__ __forceinline__ void SumOfWarp(float own) {
     const double of_warp = WarpSum(static_cast<double>(own));
     if (lane_ == 0) shared_.sums[warp_] = of_warp;
-    __syncthreads();
-    if (warp_ > 0) return;
-    const double all = WarpSum(lane_ < kSampleWarps ? shared_.sums[lane_] : 0.0);
-    if (lane_ == 0) shared_.shown.sum = all;
   }
 
   __device__ SampleShared& Of(int block) { return *cluster_.map_shared_rank(&shared_, block); }
@@ -371,6 +389,19 @@ class SampleRow {
       reinterpret_cast<float*>(to)[v] = x;
   }
 
+  // f(logits, id of the first) of this thread's tokens, some at a time, a warp apart; ids from end_
+  // on are nobody's.
+  template <int kAhead, class F>
+  __device__ __forceinline__ void ForOwnBatches(F&& f) const {
+    const int end = end_;
+#pragma unroll 1
+    for (int at = begin_ + lane_; at < end; at += kAhead * kWarp) {
+      float x[kAhead];
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) x[n] = Load(near_, bf16_, min(at + n * kWarp, end - 1));
+      f(x, at);
+    }
+  }
   // f(logit, id) of this thread's tokens.
   template <class F>
   __device__ __forceinline__ void ForOwn(F&& f) const {
@@ -389,37 +420,29 @@ class SampleRow {
     }
   }
 
-  // largest, least: those of the cluster. True: `bad` is in some thread.
-  __device__ __noinline__ bool Extremes(float& largest, float& least, bool bad) {
-#pragma unroll
-    for (int other = kWarp / 2; other > 0; other /= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-      least = fminf(least, __shfl_xor_sync(0xffffffffu, least, other));
-    }
-    if (lane_ == 0) shared_.largest[warp_] = largest, shared_.least[warp_] = least;
-    bad = __syncthreads_or(bad);
-    if (warp_ == 0) {
-      largest = shared_.largest[lane_ % kSampleWarps], least = shared_.least[lane_ % kSampleWarps];
-#pragma unroll
-      for (int other = kSampleWarps / 2; other > 0; other /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, other));
-        least = fminf(least, __shfl_xor_sync(0xffffffffu, least, other));
-      }
-    }
-    if (threadIdx.x == 0) {
-      shared_.shown.largest = largest, shared_.shown.least = least, shared_.shown.count = bad;
+  // largest, least: those of the cluster. True: `bad` is in some thread. Each warp tells all
+  // blocks.
+  __device__ __forceinline__ bool Extremes(float& largest, float& least, bool bad) {
+    constexpr uint32_t kBad = 0xffffffffu;  // above the keys of all numbers
+    uint32_t most = __reduce_max_sync(0xffffffffu, bad ? kBad : KeyOf(largest)),
+             fewest = __reduce_min_sync(0xffffffffu, KeyOf(least));
+    if (lane_ < kBlocks) {
+      Of(lane_).most[block_ * kSampleWarps + warp_] = most;
+      Of(lane_).fewest[block_ * kSampleWarps + warp_] = fewest;
     }
     Sync();
-    for (int b = 0; b < kBlocks; ++b) {
-      largest = fmaxf(largest, Of(b).shown.largest);
-      least = fminf(least, Of(b).shown.least);
-      bad |= Of(b).shown.count != 0;
+#pragma unroll
+    for (int i = 0; i < kBlocks * kSampleWarps; i += kWarp) {
+      most = max(most, shared_.most[i + lane_]);
+      fewest = min(fewest, shared_.fewest[i + lane_]);
     }
-    return bad;
+    most = __reduce_max_sync(0xffffffffu, most), fewest = __reduce_min_sync(0xffffffffu, fewest);
+    largest = OfKey(most), least = OfKey(fewest);
+    return most == kBad;
   }
 
   // The sum of lower threads' numbers in the block, and block_total_.
-  __device__ __noinline__ Amount SumBefore(Amount v) {
+  __device__ __forceinline__ Amount SumBefore(Amount v) {
     Amount inclusive = v;
 #pragma unroll
     for (int down = 1; down < kWarp; down *= 2) {
@@ -441,21 +464,24 @@ class SampleRow {
   }
 
   // Writes found.bin, that which `target` lies in, and what is ahead of it.
-  __device__ void Pick(Amount ahead, Amount target) {
-    if (first()) {
-      const int begin = static_cast<int>(threadIdx.x) * kBinsOfThread;
-      Amount before = ahead + bins_before_;
+  __device__ __forceinline__ void PickOwn(Amount ahead, Amount target) {
+    const int begin = static_cast<int>(threadIdx.x) * kBinsOfThread;
+    Amount before = ahead + bins_before_;
 #pragma unroll
-      for (int i = 0; i < kBinsOfThread; ++i) {
-        const Amount here = shared_.merged[begin + i];
-        if (before <= target && target < before + here) {
-          shared_.found.bin = begin + i;
-          shared_.found.ahead = before;
-          shared_.found.target = target;
-        }
-        before += here;
+    for (int i = 0; i < kBinsOfThread; ++i) {
+      const Amount here = shared_.merged[begin + i];
+      if (before <= target && target < before + here) {
+        shared_.found.bin = begin + i;
+        shared_.found.ahead = before;
+        shared_.found.target = target;
       }
+      before += here;
     }
+    __syncthreads();
+  }
+  // For all, of a target that the first block knows.
+  __device__ void Pick(Amount ahead, Amount target) {
+    if (first()) PickOwn(ahead, target);
     Sync();
   }
 
@@ -497,31 +523,54 @@ class SampleRow {
     __syncthreads();
   }
 
+  // The same of two lists.
+  __device__ __forceinline__ void CollectBoth(int count, int others, const Amounts amounts) {
+    const int i = static_cast<int>(threadIdx.x);
+    Amount place = 0, other = 0;
+    int begin = 0, second = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int here = Of(b).shown.count, there = Of(b).shown.others;
+      if (i >= begin && i < begin + here) place = Of(b).list[i - begin];
+      if (i >= second && i < second + there) other = Of(b).list[kSampleList + i - second];
+      begin += here, second += there;
+    }
+    __syncthreads();  // of this block's lists, all are read
+    if (i < count) {
+      shared_.list[i] = place;
+      shared_.amount[i] = amounts.Of(LogitOf(place));
+    }
+    if (i < others) {
+      shared_.list[kSampleList + i] = other;
+      shared_.amount[kSampleList + i] = amounts.Of(LogitOf(other));
+    }
+    __syncthreads();
+  }
+
   struct ListedToken {
     Amount place, before;  // what the tokens ahead of it amount to; place 0: none
   };
-  // Behind Collect: a token of the list to a thread, to some none.
-  __device__ __forceinline__ ListedToken OfThread(int count) {
+  // Behind Collect: a token of [begin, begin + count) of the list to a thread, to some none.
+  __device__ __forceinline__ ListedToken OfThread(int begin, int count) {
     // Several threads to a token, as many as there are for all; the first of them has it.
     int threads = 1;
     while (threads < 8 && 2 * threads * count <= kSampleThreads) threads *= 2;
     const int i = static_cast<int>(threadIdx.x) / threads,
               part = static_cast<int>(threadIdx.x) & (threads - 1);
-    const Amount place = i < count ? shared_.list[i] : ~Amount{0};
+    const Amount place = i < count ? shared_.list[begin + i] : ~Amount{0};
     Amount before = 0;
 #pragma unroll 4
-    for (int other = part; other < count; other += threads)
+    for (int other = begin + part; other < begin + count; other += threads)
       if (shared_.list[other] > place) before += shared_.amount[other];
     for (int other = threads / 2; other > 0; other /= 2)
       before += __shfl_xor_sync(0xffffffffu, before, other);
     return {i < count && part == 0 ? place : 0, before};
   }
 
-  // Of the first block.
-  __device__ __noinline__ void OfList(int count, Amount ahead, Amount target,
-                                      const Amounts amounts) {
-    Collect(count, amounts);
-    const ListedToken own = OfThread(count);
+  // Of the first block, behind Collect, of [begin, begin + count) of its list.
+  __device__ __forceinline__ void OfList(int begin, int count, Amount ahead, Amount target,
+                                         const Amounts amounts) {
+    const ListedToken own = OfThread(begin, count);
     if (own.place > 0) {
       const Amount before = ahead + own.before, through = before + amounts.Of(LogitOf(own.place));
       if (before <= target && target < through)
@@ -568,7 +617,7 @@ class SampleRow {
   SampleShared& shared_;
   int block_, warp_, lane_, begin_, end_;
   Amount block_total_ = 0;
-  Amount bins_before_ = 0;  // of Fill, in the first block: of all bins ahead of this thread's
+  Amount bins_before_ = 0;  // of Fill: of all bins ahead of this thread's
 };
 
 }  // namespace millrace::cuda
