@@ -1,6 +1,7 @@
 // Answers of a run's engine whose steps are launched ahead: bit for bit those of steps that are
 // read one by one, however plans are executed.
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "runtime/base/error.h"
 #include "runtime/infer/generate_all.h"
@@ -179,6 +180,34 @@ TEST_CASE("what is no step ahead is refused, and dropping leaves nothing in flig
     MR_CHECK(refused([&] { model.Collect({drawn.data(), 1}); }), "steps were dropped");
     Rows again(model, 2);
     model.Decode(again.rows, sampled);
+  });
+}
+
+TEST_CASE("what a step drew is what is collected, though another plan has run since") {
+  Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kFp32);
+  RunPlans(trial, [&](RankContext& rank) {
+    const auto drawn_by = [&](const std::function<void()>& between) {
+      rank.engine.InitWeights(1);
+      EngineTokenModel model(rank.engine, trial.config);
+      model.Enter();
+      Rows of(model, 6);
+      std::vector<SampledToken> sampled(6);
+      std::vector<SampledToken*> drawn;
+      for (SampledToken& token : sampled) drawn.push_back(&token);
+      model.Launch(of.rows);
+      between();
+      model.Collect(drawn);
+      std::string text;
+      for (const SampledToken& token : sampled) {
+        text += fmt::format("{}:{:a}", token.token, token.logprob);
+        for (const auto& [id, logprob] : token.top) text += fmt::format(",{}:{:a}", id, logprob);
+        text += ' ';
+      }
+      return text;
+    };
+    const std::string alone = drawn_by([] {});
+    const std::string beside = drawn_by([&] { StepOn(rank, trial.config, 0); });
+    MR_CHECK(beside == alone, "{} was drawn, and {} behind a step of training", alone, beside);
   });
 }
 
