@@ -6,8 +6,8 @@
 
 namespace millrace::cuda {
 
-// The first statement of a kernel, in every thread; only constants may be read ahead of it. Waits
-// for the kernel before; no time if that is complete.
+// The first statement of a kernel, in every thread; ahead of it only constants may be read, and a
+// block's own shared memory be written. Waits for the kernel before; no time if that is complete.
 __device__ __forceinline__ void BeginKernel() {
   asm volatile("griddepcontrol.wait;" : : : "memory");
 }

@@ -17,9 +17,9 @@
 // Order    A kernel that has waited ends after the one before it, and so after all before that:
 //          waiting for the last is waiting for all. This holds as long as EVERY kernel that
 //          LaunchKernel launches calls BeginKernel in every thread, before any return and any
-//          access to memory. One access is allowed ahead of it: reading what no op of the step
-//          writes, where the checker proves that (RowLinearAttrs::constant; what attention over a
-//          cache finds, cache/cache.h).
+//          access to device memory. One access is allowed ahead of it: reading what no op of the
+//          step writes, where the checker proves that (RowLinearAttrs::constant; what attention
+//          over a cache finds, cache/cache.h).
 //          Kernels launched otherwise (the libraries', <<<>>>) get no such edge from here. What the
 //          libraries ask for themselves is as before: no kernel here says early that its
 //          dependents may begin (nccl_fence.h: not all wait).
