@@ -1,6 +1,6 @@
 """No line of our C++ and CUDA is longer than 100 columns, but for what lies in raw strings, which are data: clang-format does not set comments.
 Nor is one of the pages that users of the tools read, outside of tables, or a comment of tools/test. JSON is parsed and dumped in one source.
-The six files that runtime/README.md begins with have less than 250 lines each.
+The six files that runtime/README.md begins with have less than 250 lines each. What takes a precompiled header of ours says what it depends on.
 
 Looks at the files that git tracks in the checkout that this script lies in, not at copies of Bazel's.
 """
@@ -26,6 +26,14 @@ class Style(unittest.TestCase):
         self.assertEqual(long_lines('x' * 100 + '\n' + 'é' * 101 + '\n//' + 'x' * 99), [(2, 101), (3, 101)])
         self.assertEqual(long_lines('f(R"(' + 'x' * 200 + '\n' + 'y' * 200 + ')");\nR"css(\n' + 'z")"' * 50 + ')css";'), [])
         self.assertEqual(long_lines('f(R"(a\nb)");\n' + 'x' * 101), [(3, 101)])
+
+    def test_precompiled_headers_of_ours_are_dependencies(self):
+        with open(os.path.join(ROOT, '.bazelrc'), encoding='utf-8') as f:
+            flags = re.findall(r'-include,([^,\s]+)(\S*)', f.read())
+        self.assertGreater(len(flags), 4)  # it did look
+        for header, rest in flags:
+            if not header.startswith('third_party/'):  # those have other projects' headers alone
+                self.assertIn('-fpch-deps', rest.split(','), header)
 
     def test_no_line_is_longer_than_100_columns(self):
         listed = subprocess.run(['git', '-C', ROOT, 'ls-files', '-z', '*.cc', '*.h', '*.cu', '*.cuh'], stdout=subprocess.PIPE, check=True)

@@ -20,6 +20,9 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
 
     Who reads <name>.h itself is told that it was not taken.
 
+    Bazel compiles a source again where a file has changed that g++ says it has read. Of a precompiled header g++ names none, unless
+    -fpch-deps asks for the files that it was made of: needed wherever one of these is ours. tests/build/style_test.py looks for it.
+
     Args:
       name: of the library and the header.
       src: a source that includes the headers.
@@ -66,5 +69,6 @@ def precompiled_header(name, src, hdrs = [], deps = [], visibility = None, testo
             name + ".h",
             name + ".h.gch",
         ],
+        textual_hdrs = [src],  # g++ says that its users depend on it
         visibility = visibility,
     )
