@@ -18,6 +18,16 @@ void Refine(const ZeroRangesOp<View>& op, OpCost& cost) {
   cost.read_bytes = 0;
   cost.write_bytes = elements * Bytes(op.flat.layout.dtype);
 }
+// Of a table that has a gradient already, the rows of these tokens are read and written again; at
+// most so many of them are different.
+void Refine(const EmbedGradOp<View>& op, OpCost& cost) {
+  if (op.table_update != Update::kAccumulate) return;
+  const Layout& table = op.d_table.layout;
+  const int64_t rows = std::min(op.d_out.layout.dims[0], table.dims[0]);
+  const int64_t untouched = (table.dims[0] - rows) * table.dims[1] * Bytes(table.dtype);
+  cost.read_bytes -= untouched;
+  cost.write_bytes -= untouched;
+}
 // One scale of all is found before x is read again, where nobody has formed its magnitude.
 void Refine(const QuantizeOp<View>& op, OpCost& cost) {
   if (op.scales.layout.numel() == 1 && !op.magnitude)
@@ -83,50 +93,42 @@ double ArithmeticSeconds(const GroupedWeightGradOp<View>& op, const OpCost&,
                         CeilDiv(op.a.layout.dims[0], out.dims[0])) /
          RateOf(op, machine).efficiency;
 }
-double ArithmeticSeconds(const AttentionOp<View>& op, const OpCost& cost, const Machine& machine) {
-  return cost.flops / AttentionFlops(machine, op.q.layout, Pass::kForward) +
+// Sequences that are split over ranks go by chunks, two to a rank: a call sees a chunk's queries.
+template <class Op>
+double AttentionSeconds(const Op& op, const OpCost& cost, const Machine& machine, Pass pass) {
+  const Layout& q = op.q.layout;
+  const int64_t length = op.rows.split() ? q.dims[1] / 2 : q.dims[1];
+  return cost.flops / AttentionFlops(machine, length, q.dims[3], q.dtype, pass) +
          machine.attention_start;
+}
+double ArithmeticSeconds(const AttentionOp<View>& op, const OpCost& cost, const Machine& machine) {
+  return AttentionSeconds(op, cost, machine, Pass::kForward);
 }
 double ArithmeticSeconds(const AttentionGradOp<View>& op, const OpCost& cost,
                          const Machine& machine) {
-  return cost.flops / AttentionFlops(machine, op.q.layout, Pass::kBackward) +
-         machine.attention_start;
+  return AttentionSeconds(op, cost, machine, Pass::kBackward);
 }
 
-// What the op would take if all units had work all the time.
+// Of the op's time, the share in which a unit of the device has something of it to do.
 template <class Op>
-double FullSeconds(const Op&, const OpEstimate& e, const Machine&) {
-  return e.seconds;
+double Busy(const Op&, const Machine&) {
+  return 1;
 }
-double FullSeconds(const MatmulOp<View>& op, const OpEstimate& e, const Machine& machine) {
-  return std::max(e.flops / machine.gemm(ProductDType(op)),
-                  static_cast<double>(e.read_bytes + e.write_bytes) / machine.memory);
-}
-
-template <class Op>
-double Heat([[maybe_unused]] const Op& op, const OpEstimate& e, const Machine& machine) {
-  using K = std::remove_cvref_t<Op>;
-  const auto over = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
-  const double bytes =
-      over(static_cast<double>(e.read_bytes + e.write_bytes), machine.capped_memory);
-  if constexpr (kIsProduct<K>) {
-    // A device draws as much power while it multiplies FP8 as while it multiplies bf16.
-    const bool fp8 = machine.gemm_fp8 > 0 && IsFloat8(op.a.layout.dtype);
-    const double faster = fp8 ? machine.gemm_fp8 / machine.gemm_bf16 : 1;
-    return over(e.flops, machine.capped_gemm * faster) + bytes;
-  }
-  if constexpr (std::is_same_v<K, AttentionOp<View>> || std::is_same_v<K, AttentionGradOp<View>>)
-    return over(e.flops, machine.capped_attention) + bytes;
-  return bytes;
+double Busy(const MatmulOp<View>& op, const Machine& machine) {
+  const Layout& out = op.out.layout;
+  return ProductBusy(machine, ProductDType(op), out.dims[0], out.dims[1], op.a.layout.dims[1]);
 }
 
-// Bytes that a kernel behind the op moves: an activation does not hide in a product's time.
+// Bytes that a kernel behind the op moves: an activation does not hide in a product's time, nor
+// does what takes an f32 product out of scratch.
 template <class Op>
 int64_t BytesBehind(const Op&) {
   return 0;
 }
 int64_t BytesBehind(const MatmulOp<View>& op) {
   const int64_t out = op.out.layout.numel() * Bytes(op.out.layout.dtype);
+  if (op.staged_bytes > 0)
+    return op.staged_bytes + (op.update == Update::kAccumulate ? 2 : 1) * out;
   switch (op.epilogue) {
     case Epilogue::kGelu:
     case Epilogue::kBiasGelu:
@@ -138,6 +140,32 @@ int64_t BytesBehind(const MatmulOp<View>& op) {
       return 0;
   }
   return 0;
+}
+
+// A kernel draws what its kind draws while it runs: products by their FLOPs, whose rate is that of
+// whole products, what they read and write included; attention, which is slower in short pieces and
+// no cooler then, by its time, as do kernels that move bytes.
+template <class Op>
+double Heat([[maybe_unused]] const Op& op, const OpEstimate& e, const Machine& machine) {
+  using K = std::remove_cvref_t<Op>;
+  const auto over = [](double work, double rate) { return rate > 0 ? work / rate : 0; };
+  if constexpr (kIsProduct<K>) {
+    // A device draws as much power while it multiplies FP8 as while it multiplies bf16.
+    const bool fp8 = machine.gemm_fp8 > 0 && IsFloat8(op.a.layout.dtype);
+    const double faster = fp8 ? machine.gemm_fp8 / machine.gemm_bf16 : 1;
+    return over(e.flops, machine.capped_gemm * faster) +
+           over(static_cast<double>(BytesBehind(op)), machine.capped_memory);
+  }
+  if constexpr (std::is_same_v<K, AttentionOp<View>> || std::is_same_v<K, AttentionGradOp<View>>) {
+    const bool wide = op.q.layout.dims[3] > kCappedAttention.head_dim;
+    const double rate = TrainingAttentionFlops(
+        machine, wide ? kCappedWideAttention : kCappedAttention, op.q.layout.dtype);
+    return over(e.seconds * rate, wide && machine.capped_wide_attention > 0
+                                      ? machine.capped_wide_attention
+                                      : machine.capped_attention);
+  }
+  if (e.wire_bytes == 0) return over(e.seconds * machine.memory, machine.capped_memory);
+  return over(static_cast<double>(e.read_bytes + e.write_bytes), machine.capped_memory);
 }
 
 int64_t ByteCount(const View& view) { return view.layout.numel() * Bytes(view.layout.dtype); }
@@ -270,11 +298,16 @@ OpEstimate CostModel::Of(const KernelOp& op) {
             take(wire.transfer(), Bound::kWire);
             e.link = wire.link;
             e.network = wire.network;
+            e.peers = wire.algorithm == CollectiveAlgorithm::kPeers;
             start = wire.latency;
           }
         }
-        e.seconds += static_cast<double>(BytesBehind(typed)) / machine_.memory;
-        if (e.wire_bytes == 0) e.device = std::min(e.seconds, FullSeconds(typed, e, machine_));
+        if (const int64_t behind = BytesBehind(typed); behind > 0) {
+          e.seconds += static_cast<double>(behind) / machine_.memory;
+          if constexpr (requires { typed.staged_bytes; })
+            if (typed.staged_bytes > 0) start += machine_.op_gap + machine_.kernel_start;
+        }
+        if (e.wire_bytes == 0) e.device = e.seconds * Busy(typed, machine_);
         e.heat = Heat(typed, e, machine_);
         if (start > e.seconds) e.bound = Bound::kLatency;
         e.start = start;

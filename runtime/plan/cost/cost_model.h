@@ -4,15 +4,23 @@
 //   kernel:      seconds = kernel_start + its own start + max(flops / machine.vector,
 //                (read + written bytes) / (memory * its efficiency))
 //   matmul:      ProductSeconds (kernel_rates.h) in place of the first, and behind it, where it has
-//                one, GELU or its gradient: three, two times the result's bytes, f32 or bf16
+//                one, GELU or its gradient: two, three times the result's bytes, f32 or bf16; or
+//                what takes an f32 product that was staged to its place, which starts, too
 //   grouped:     GroupedSeconds of all slots spread evenly over the experts, over the kernel's
 //                efficiency, in place of the first
 //   scan:        the FLOPs of its chunks' products / machine.vector, about what kernels reach: f32
 //                states, and a chunk is one tile (tools/bench/README.md, Kernels of hybrids)
-//   attention:   flops / AttentionFlops in place of the first, + attention_start
+//   attention:   flops / AttentionFlops in place of the first, + attention_start; of sequences
+//                split over ranks, of a chunk's length
 //   collective:  seconds = latency + max(link, network, (read + written bytes) / memory), the first
 //                three of collective.h; in a group of one rank only the copy
 // Rates are the machine's sustained ones (machine.h), not its data sheet's.
+//
+// Heat, the seconds that an op takes at the power cap where nothing else limits it, without starts:
+//   products:    flops / capped_gemm, of FP8 as much faster as FP8 is,
+//                + bytes behind / capped_memory
+//   attention:   seconds * (rate of kernel_rates.h's capped shape / capped_attention)
+//   others:      seconds * memory / capped_memory; a collective's memory traffic / capped_memory
 #pragma once
 
 #include <cstdint>
@@ -39,6 +47,7 @@ struct OpEstimate {
   // Of a collective that sends: seconds for which it would keep each kind of link busy if it had
   // them to itself. At most `seconds` - `start`.
   double link = 0, network = 0;
+  bool peers = false;  // of a collective that sends: over peers' memory
   // Of another op: seconds of the whole device's work, at most `seconds` - `start`. Less where it
   // has not enough tiles for all units.
   double device = 0;

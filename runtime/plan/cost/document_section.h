@@ -20,6 +20,7 @@ class DocumentSection {
 
   DocumentSection(const json& value, std::string path, std::vector<std::string>& errors);
 
+  bool Has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
   const json* Find(const std::string& key);  // null, and an error: missing
   void Fail(const std::string& key, const json& value, const std::string& allowed);
 

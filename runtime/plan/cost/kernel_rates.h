@@ -23,14 +23,27 @@ namespace millrace {
 
 double ProductSeconds(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k);
 
+// Of the units' time in that, the share in which they have a tile: what is left is there for other
+// kernels. 1 without units.
+double ProductBusy(const Machine& machine, DType dtype, int64_t m, int64_t n, int64_t k);
+
 // Of `products` such products in one kernel, whose tiles share the units; k is not cut, and shapes
 // that were timed say nothing of it.
 double GroupedSeconds(const Machine& machine, DType dtype, int64_t products, int64_t m, int64_t n,
                       int64_t k);
 
 // Of causal attention, FLOPs of the lower triangle. The narrowest class that holds the head dim,
-// else the widest; in it between the two lengths around T, in proportion to log T.
+// else the widest; in it between the two lengths around `length`, in proportion to its logarithm.
 enum class Pass { kForward, kBackward };
-double AttentionFlops(const Machine& machine, const Layout& q, Pass pass);
+double AttentionFlops(const Machine& machine, int64_t length, int64_t head_dim, DType operands,
+                      Pass pass);
+
+// Attention, forward and gradient, that Machine::capped_attention and capped_wide_attention are of:
+// heads of up to 64, and wider ones.
+struct CappedShape {
+  int64_t head_dim, length;
+};
+inline constexpr CappedShape kCappedAttention = {64, 4096}, kCappedWideAttention = {128, 8192};
+double TrainingAttentionFlops(const Machine& machine, const CappedShape& shape, DType operands);
 
 }  // namespace millrace

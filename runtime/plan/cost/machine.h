@@ -81,9 +81,14 @@ struct Machine {
   double collective_share = 0;
   // Of its own speed, what a collective keeps while kernels run beside it.
   double collective_beside = 1;
+  // And what one over peers' memory keeps when they have ended, if it began beside them: its blocks
+  // stay where there was room for them.
+  double collective_begun = 1;
   // The power cap: at which rate each kind of work could go on for ever if a device did nothing
-  // else. A step takes at least the sum of its work over these rates. 0: no cap.
-  double capped_gemm = 0, capped_attention = 0, capped_memory = 0;
+  // else: products of models, what they read and write included; attention of kernel_rates.h's
+  // shapes; copies. A step takes at least the sum of its work over these rates (cost_model.h).
+  // 0: no cap, and of wide heads: that of the others.
+  double capped_gemm = 0, capped_attention = 0, capped_wide_attention = 0, capped_memory = 0;
   double op_gap = 0;  // from the end of a kernel to the start of the next on its stream
   // False: a host stream runs each op when it is issued, so that nothing overlaps.
   bool concurrent_streams = true;

@@ -25,7 +25,7 @@ double InUnits(double number, double unit) {
 // The members of `machine` that the section has by the tables.
 void ReadTables(DocumentSection& in, const std::string& name, Machine& machine) {
   for (const auto& number : kMachineNumbers)
-    if (number.section == name)
+    if (number.section == name && !(number.optional && !in.Has(number.key)))
       machine.*number.member = InUnits(in.NumberOf(number.key, number.least), number.unit);
   for (const auto& count : kMachineCounts)
     if (count.section == name) machine.*count.member = static_cast<int>(in.IntegerOf(count.key, 0));
@@ -100,6 +100,9 @@ void RequireSense(const Machine& m, std::vector<std::string>& errors) {
   refuse(
       m.collective_beside > 1,
       fmt::format("collectives.speed_beside_kernels: {}; allowed: at most 1", m.collective_beside));
+  refuse(m.collective_begun > 1,
+         fmt::format("collectives.speed_begun_beside_kernels: {}; allowed: at most 1",
+                     m.collective_begun));
   refuse(m.collective_share >= 1,
          fmt::format("collectives.share_of_compute: {}; allowed: below 1", m.collective_share));
   for (size_t i = 1; i < m.attention.size(); ++i)

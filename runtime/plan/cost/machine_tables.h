@@ -16,6 +16,7 @@ struct MachineNumber {
   double Machine::*member;
   double unit;
   Least least;
+  bool optional = false;  // files from before it have no such key: the member keeps its default
 };
 struct MachineCount {
   const char* section;
@@ -50,9 +51,12 @@ inline constexpr MachineNumber kMachineNumbers[] = {
     {"network", "hop_us", &Machine::host_hop, kMicro, Least::kZero},
     {"power", "gemm_tflops", &Machine::capped_gemm, kTera, Least::kZero},
     {"power", "attention_tflops", &Machine::capped_attention, kTera, Least::kZero},
+    {"power", "wide_attention_tflops", &Machine::capped_wide_attention, kTera, Least::kZero, true},
     {"power", "memory_gb_s", &Machine::capped_memory, kGiga, Least::kZero},
     {"collectives", "start_us", &Machine::collective_latency, kMicro, Least::kZero},
     {"collectives", "speed_beside_kernels", &Machine::collective_beside, 1, Least::kAboveZero},
+    {"collectives", "speed_begun_beside_kernels", &Machine::collective_begun, 1, Least::kAboveZero,
+     true},
     {"collectives", "share_of_compute", &Machine::collective_share, 1, Least::kZero},
 };
 inline constexpr MachineCount kMachineCounts[] = {

@@ -13,6 +13,7 @@ struct Cost {
   double work = 0;                           // seconds alone
   double link = 0, network = 0, device = 0;  // shares of each while it works
   double heat = 0;                           // OpEstimate's
+  bool peers = false;                        // OpEstimate's
   bool clocked = false;                      // a slower clock makes it slower
 };
 
@@ -24,6 +25,7 @@ Cost TimeOf(const OpEstimate& e, const Machine& machine) {
           e.network * each,
           e.device * each,
           e.heat,
+          e.peers,
           e.bound == Bound::kArithmetic};
 }
 
@@ -34,6 +36,8 @@ struct Running {
   bool any = false;
   size_t op = 0;
   double fixed = 0, work = 0;  // seconds left, at full speed
+  // Over peers' memory, and products ran when it began to move bytes.
+  bool squeezed = false;
 };
 
 class Simulation {
@@ -118,17 +122,24 @@ class Simulation {
                        [&](size_t wait) { return line_.ops[wait].end < kNotYet; });
   }
 
+  // Of its own speed, what a collective reaches where the links are free.
+  double Reach(const Running& r, bool kernels) const {
+    if (kernels) return machine_.collective_beside;
+    return r.squeezed ? machine_.collective_begun : 1;
+  }
+
   // How fast each stream's op works: 1 alone.
   std::array<double, kStreams> Speeds() const {
-    double link = 0, network = 0, device = 0;
     const auto works = [](const Running& r) { return r.any && r.fixed <= 0; };
+    double device = 0;
+    for (const Running& r : running_)
+      if (works(r)) device += CostOf(r.op).device;
+    double link = 0, network = 0;
     for (const Running& r : running_) {
       if (!works(r)) continue;
-      link += CostOf(r.op).link;
-      network += CostOf(r.op).network;
-      device += CostOf(r.op).device;
+      link += CostOf(r.op).link * Reach(r, device > 0);
+      network += CostOf(r.op).network * Reach(r, device > 0);
     }
-    const double beside = device > 0 ? machine_.collective_beside : 1;
     const double left = link + network > 0 ? 1 - machine_.collective_share : 1;
     std::array<double, kStreams> speeds;
     speeds.fill(1);
@@ -137,7 +148,7 @@ class Simulation {
       const Cost& cost = CostOf(running_[s].op);
       if (cost.link > 0) speeds[s] = std::min(speeds[s], 1 / std::max(1.0, link));
       if (cost.network > 0) speeds[s] = std::min(speeds[s], 1 / std::max(1.0, network));
-      if (cost.link > 0 || cost.network > 0) speeds[s] *= beside;
+      if (cost.link > 0 || cost.network > 0) speeds[s] *= Reach(running_[s], device > 0);
       if (cost.device > 0)
         speeds[s] =
             std::min(speeds[s], left / (machine_.kernels_share ? std::max(1.0, device) : 1));
@@ -145,8 +156,16 @@ class Simulation {
     return speeds;
   }
 
+  // Products and attention fill a multiprocessor; other kernels leave room beside them.
+  bool ProductsWork() const {
+    return std::any_of(running_.begin(), running_.end(), [&](const Running& r) {
+      return r.any && r.fixed <= 0 && CostOf(r.op).clocked;
+    });
+  }
+
   // To the next moment at which an op ends or a collective begins to move bytes.
   void Advance() {
+    const bool products = ProductsWork();
     const std::array<double, kStreams> speeds = Speeds();
     const auto left = [&](size_t s) {
       const Running& r = running_[s];
@@ -160,6 +179,7 @@ class Simulation {
       Running& r = running_[s];
       if (!r.any) continue;
       const bool over = left(s) <= step * (1 + 1e-12);
+      if (r.fixed > 0 && over) r.squeezed = products && CostOf(r.op).peers;
       (r.fixed > 0 ? r.fixed : r.work) -= over ? kNotYet : step * (r.fixed > 0 ? 1 : speeds[s]);
       if (r.fixed > 0 || r.work > 0) continue;
       r.any = false;
@@ -181,7 +201,7 @@ class Simulation {
           queue[s].pop_back();
           --left;
           line_.ops[i].begin = now_;
-          r = {true, i, CostOf(i).fixed, WorkOf(i)};
+          r = {true, i, CostOf(i).fixed, WorkOf(i), false};
         }
         any = any || r.any;
       }

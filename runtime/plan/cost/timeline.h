@@ -5,10 +5,12 @@
 //          occupies its stream for its time plus Machine::op_gap. What is in flight at once shares:
 //          - A collective that sends takes its latency, then moves bytes. Where those in flight ask
 //            together for more than a kind of link (within the host, between hosts) has, each of
-//            them is slowed by that: two alike take twice as long.
+//            them is slowed by that: two alike take twice as long. What kernels slow asks for less.
 //          - So do kernels of two streams with the device, where Machine::kernels_share. While a
 //            collective moves bytes they have 1 - collective_share of it, and it moves at
-//            collective_beside of its speed.
+//            collective_beside of its speed. One over peers' memory that began to move beside
+//            what is bound by arithmetic goes on at collective_begun of its speed when nothing
+//            runs.
 //          - Where the power cap allows the step's work less than its time (capped_* of Machine),
 //            what is bound by arithmetic takes longer, all by one factor, until it does.
 //          On a machine without concurrent streams every op starts when the one issued before it

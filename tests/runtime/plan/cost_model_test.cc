@@ -169,6 +169,79 @@ TEST_CASE("ops touch what they touch, not what their access allows", "[plan][cos
   REQUIRE(scanned.write_bytes == 8);
 }
 
+// Of 1,000 rows of a table 20 are looked up.
+TEST_CASE("a gradient that is added to a table touches its tokens' rows", "[plan][cost]") {
+  EmbedGradOp<View> op;
+  op.tokens = Dense(0, DType::kI32, {20});
+  op.d_out = Dense(1, DType::kBF16, {20, 8});
+  op.d_table = Dense(2, DType::kF32, {1000, 8});
+  const OpEstimate whole = Estimate(op, kAlone, SlowMachine());
+  REQUIRE(whole.write_bytes == 4 * 1000 * 8);
+  op.table_update = Update::kAccumulate;
+  const OpEstimate added = Estimate(op, kAlone, SlowMachine());
+  REQUIRE(added.write_bytes == 4 * 20 * 8);
+  REQUIRE(added.read_bytes == whole.read_bytes + 4 * 20 * 8);
+  op.d_table = Dense(2, DType::kF32, {7, 8});  // fewer than there are tokens
+  REQUIRE(Estimate(op, kAlone, SlowMachine()).write_bytes == 4 * 7 * 8);
+}
+
+TEST_CASE("a product that is staged in f32 is read again by a kernel of its own", "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 1e12;
+  machine.memory = 10;
+  machine.kernel_start = 3;
+  machine.op_gap = 2;
+  MatmulOp<View> op = Matmul(5, 6, 8, DType::kBF16, DType::kBF16);
+  const double plain = Estimate(op, kAlone, machine).seconds;
+  op.staged_bytes = 4 * 5 * 6;
+  REQUIRE(Estimate(op, kAlone, machine).seconds == Approx(plain + (120 + 60) / 10.0 + 3 + 2));
+  op.update = Update::kAccumulate;  // and what is there is read
+  REQUIRE(Estimate(op, kAlone, machine).seconds ==
+          Approx(plain + 60 / 10.0 + (120 + 2 * 60) / 10.0 + 3 + 2));
+}
+
+TEST_CASE("sequences split over ranks attend at the rate of their chunks", "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 1e6;
+  machine.memory = 1e12;
+  machine.attention = {{64, 4, 10, 100}, {64, 8, 20, 200}};
+  AttentionOp<View> op = Attention(2, 8, 3, 64);
+  const OpEstimate whole = Estimate(op, kAlone, machine);
+  REQUIRE(whole.seconds == Approx(whole.flops / 20));
+  op.rows = ZigzagRows(2, 8, Axis::kContext);
+  op.k = op.v = Dense(0, DType::kBF16, {4, 8, 3, 64});
+  const OpEstimate split = Estimate(op, kAlone, machine);  // chunks of 4 rows
+  REQUIRE(split.seconds == Approx(split.flops / 10));
+}
+
+TEST_CASE("under the power cap kernels count by what they are", "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.memory = 100;
+  machine.vector = machine.gemm_bf16 = 1e12;
+  machine.capped_gemm = 8;
+  machine.capped_attention = 5;
+  machine.capped_memory = 50;
+  machine.kernel_start = 7;  // nothing is drawn then
+  MatmulOp<View> product = Matmul(5, 6, 8, DType::kBF16, DType::kBF16);
+  CHECK(Estimate(product, kAlone, machine).heat == Approx(480.0 / 8));  // its bytes are in the rate
+  product.staged_bytes = 120;
+  CHECK(Estimate(product, kAlone, machine).heat == Approx(480.0 / 8 + (120 + 60) / 50.0));
+  machine.kernels["cast"] = {0.5, 0};
+  CastOp<View> cast;
+  cast.x = Dense(0, DType::kF32, {10});
+  cast.out = Dense(0, DType::kBF16, {10});
+  CHECK(Estimate(cast, kAlone, machine).heat == Approx(60 / 50.0 / 0.5));  // as long as it runs
+  // Rates of attention 20 and 40: twice as long a time is twice as much.
+  machine.memory = 1e12;
+  machine.attention = {{64, 4, 20, 20}, {64, 4096, 40, 40}, {128, 4, 80, 80}};
+  const OpEstimate shorter = Estimate(Attention(2, 4, 3, 64), kAlone, machine);
+  CHECK(shorter.heat == Approx(shorter.flops / 20 * 40 / 5));
+  const OpEstimate wide = Estimate(Attention(2, 4, 3, 128), kAlone, machine);
+  CHECK(wide.heat == Approx(wide.flops / 5));
+  machine.capped_wide_attention = 6;
+  CHECK(Estimate(Attention(2, 4, 3, 128), kAlone, machine).heat == Approx(wide.flops / 6));
+}
+
 TEST_CASE("collectives send what the communicator counts, and wait for its latency",
           "[plan][cost]") {
   const int shard = GENERATE(1, 3, 4);

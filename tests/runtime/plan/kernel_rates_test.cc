@@ -28,6 +28,30 @@ TEST_CASE("full waves run at the machine's rate, a part of one as long as a whol
   CHECK(ProductSeconds(m, DType::kF32, 16, 16, 64) == Approx(2.0 * 16 * 16 * 64 / 10));
 }
 
+TEST_CASE("units are busy while they have a tile: the rest of a wave is idle", "[plan][cost]") {
+  const Machine m = Tiled();
+  const auto busy = [&](int64_t rows, int64_t columns) {
+    return ProductBusy(m, DType::kBF16, rows, columns, 64);
+  };
+  CHECK(busy(32, 32) == 1);
+  CHECK(busy(16, 16) == 0.25);
+  CHECK(busy(33, 32) == 6.0 / 8);                          // 6 tiles: two waves
+  CHECK(ProductBusy(m, DType::kBF16, 16, 16, 4096) == 1);  // its k is cut
+  Machine whole = m;
+  whole.gemm_units = 0;
+  CHECK(ProductBusy(whole, DType::kBF16, 16, 16, 64) == 1);
+}
+
+TEST_CASE("attention of a training step has the rate of 2 and 5 products", "[plan][cost]") {
+  Machine m;
+  m.gemm_bf16 = 1e6;
+  m.attention = {{64, 4096, 20, 10}, {128, 8192, 40, 30}};
+  CHECK(TrainingAttentionFlops(m, kCappedAttention, DType::kBF16) ==
+        Approx(7 / (2 / 20. + 5 / 10.)));
+  CHECK(TrainingAttentionFlops(m, kCappedWideAttention, DType::kBF16) ==
+        Approx(7 / (2 / 40. + 5 / 30.)));
+}
+
 TEST_CASE("FP8 is cut into tiles where a machine says how fast it is", "[plan][cost]") {
   Machine m = Tiled();
   const auto seconds = [&] { return ProductSeconds(m, DType::kE4M3, 33, 32, 64); };

@@ -133,11 +133,50 @@ TEST_CASE("the power cap: a step takes what its work does at the capped rates, o
   REQUIRE(Simulate(plan, plan.schedule, {1, 1}, machine).seconds == 4600);
   machine.capped_gemm = 1;  // as fast as the products are: the cap changes nothing
   REQUIRE(Simulate(plan, plan.schedule, {1, 1}, machine).seconds == 4600);
-  machine.capped_memory = 3;  // now bytes cost power, too: 4000 + 3000 / 3
+  machine.capped_memory = 0.6;  // now what moves bytes costs power, too: 4000 + 600 / 0.6
   const Timeline capped = Simulate(plan, plan.schedule, {1, 1}, machine);
   REQUIRE(capped.seconds == Approx(5000));
   REQUIRE(capped.ops[1].end - capped.ops[1].begin == Approx(600));  // memory keeps its clock
   REQUIRE(capped.ops[0].end == Approx(2200));
+}
+
+//            0     1      3              15
+//  gather    [lat.][------------- g -------]   at 0.5 beside p, then at 0.75
+//  compute   [----- p -----]
+TEST_CASE("over peers' memory, a gather that began beside a product stays slow behind it",
+          "[plan][timeline]") {
+  Machine machine = SlowLink();
+  machine.maps_peers = true;
+  machine.peer_latency = 1;
+  machine.collective_beside = 0.5;
+  machine.collective_begun = 0.75;
+  MatmulOp<View> product;  // 2 FLOPs in 3 seconds; memory would take 1
+  product.a = product.b = product.out = Dense(0, DType::kU8, {1, 1});
+  machine.gemm_f32 = 2.0 / 3;
+  const PlanOp p{product, kC, "p", {}};
+  const StepPlan beside = OneBody({p, Wire(kG, 10, "g")}, {});
+  const Timeline line = Simulate(beside, beside.schedule, {1, 2}, machine);
+  REQUIRE(line.ops[0].end == Approx(3));
+  REQUIRE(line.ops[1].end == Approx(3 + (10 - 2 * 0.5) / 0.75));
+  // Beside what is bound by memory there is room.
+  const StepPlan room = OneBody({Busy(kC, 8, "a"), Wire(kG, 10, "g")}, {});
+  REQUIRE(Simulate(room, room.schedule, {1, 2}, machine).ops[1].end ==
+          Approx(8 / 3.0 + 10 - (8 / 3.0 - 1) * 0.5));
+  // And over a communicator's own buffers nobody has seen it.
+  machine.maps_peers = false;
+  machine.collective_latency = 1;
+  REQUIRE(Simulate(beside, beside.schedule, {1, 2}, machine).ops[1].end ==
+          Approx(3 + 10 - 2 * 0.5));
+}
+
+TEST_CASE("collectives that kernels slow ask for less of a link", "[plan][timeline]") {
+  Machine machine = SlowLink();
+  machine.collective_beside = 0.4;
+  // 0.8 of the link between the two, while a runs: both end at 10 / 0.4.
+  const StepPlan plan = OneBody({Wire(kG, 10, "g"), Wire(kR, 10, "r"), Busy(kC, 90, "a")}, {});
+  const Timeline line = Simulate(plan, plan.schedule, {1, 2}, machine);
+  REQUIRE(line.ops[0].end == Approx(25));
+  REQUIRE(line.ops[1].end == Approx(25));
 }
 
 TEST_CASE("latency is not shared, and what moves bytes slows compute", "[plan][timeline]") {
