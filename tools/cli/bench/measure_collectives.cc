@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/arithmetic.h"
-#include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
 #include "runtime/plan/cost/link_fit.h"
 #include "tools/cli/bench/measure_machine.h"
@@ -14,21 +12,6 @@ namespace {
 constexpr int kCalls = 20;  // of a collective in a batch
 
 }  // namespace
-
-std::string Samples::Text(double unit) const {
-  return fmt::format("{:.4g} ({:.4g} to {:.4g})", median() / unit, Quantile(values, 0) / unit,
-                     Quantile(values, 1) / unit);
-}
-
-TensorView Cut::Take(DType dtype, std::initializer_list<int64_t> dims) {
-  TensorView view{next_, DenseLayout(dtype, dims)};
-  const int64_t bytes = RoundUp(view.layout.numel() * Bytes(dtype), 256);
-  MR_REQUIRE(ErrorCode::kDoesNotFit, bytes <= left_,
-             "doctor --measure: {} bytes are needed, the arena has {} left", bytes, left_);
-  next_ += bytes;
-  left_ -= bytes;
-  return view;
-}
 
 std::string MeasureCollectives(Session& session, const Environment& environment, Cut arena,
                                Stopwatch& watch, Machine& machine) {
@@ -52,14 +35,8 @@ std::string MeasureCollectives(Session& session, const Environment& environment,
         cut.Take(DType::kU8, {std::max<int64_t>(environment.traits.comm_scratch_bytes, 256)});
     const double sent = static_cast<double>(part * Bytes(dtype)) * (ranks - 1);
     const auto time = [&](Stream& stream, auto&& call) {
-      Communicator& world = engine.comms().world();
-      world.Barrier();
-      // The slowest rank's.
-      const std::vector<std::string> all =
-          world.HostAllGather(fmt::format("{}", watch.Best(stream, kCalls, on_device, call)));
-      double slowest = 0;
-      for (const std::string& us : all) slowest = std::max(slowest, std::stod(us));
-      return slowest;
+      engine.comms().world().Barrier();
+      return Slowest(session, watch.Best(stream, kCalls, on_device, call));
     };
     Stream& gathering = engine.stream(StreamId::kGather);
     Stream& reducing = engine.stream(StreamId::kReduce);

@@ -26,36 +26,16 @@ namespace millrace {
 namespace {
 
 constexpr int kChain = 64;  // small kernels, one after the other
+constexpr int64_t kChainRows = 512, kChainColumns = 2048;
 
-struct Shape3 {
-  int64_t m, n, k;
-};
-// Forward, both gradients and heads of models from GPT-2 124M to Llama 8B; the quickstart's on a
-// CPU.
-constexpr std::array<Shape3, 14> kDeviceProducts = {{{8192, 8192, 8192},
-                                                     {8192, 28672, 4096},
-                                                     {8192, 4096, 14336},
-                                                     {8192, 6144, 4096},
-                                                     {4096, 28672, 8192},
-                                                     {16384, 16384, 2048},
-                                                     {16384, 2048, 8192},
-                                                     {2048, 16384, 16384},
-                                                     {65536, 3072, 768},
-                                                     {65536, 768, 3072},
-                                                     {768, 3072, 65536},
-                                                     {8192, 50304, 768},
-                                                     {4096, 2304, 768},
-                                                     {1024, 1536, 384}}};
-constexpr std::array<Shape3, 6> kHostProducts = {{{512, 512, 512},
-                                                  {2048, 128, 128},
-                                                  {2048, 384, 128},
-                                                  {2048, 128, 384},
-                                                  {128, 384, 2048},
-                                                  {2048, 256, 128}}};
+// The quickstart's.
+constexpr std::array<ProductShape, 6> kHostProducts = {{{512, 512, 512},
+                                                        {2048, 128, 128},
+                                                        {2048, 384, 128},
+                                                        {2048, 128, 384},
+                                                        {128, 384, 2048},
+                                                        {2048, 256, 128}}};
 
-struct Attend {
-  int64_t batch, length, heads, kv_heads, head_dim;
-};
 constexpr std::array<Attend, 5> kDeviceAttention = {{{16, 256, 12, 12, 64},
                                                      {16, 1024, 12, 12, 64},
                                                      {4, 4096, 32, 8, 64},
@@ -80,10 +60,11 @@ class Measurement {
   Machine Run() {
     Copy();
     Launch();
-    Products();
+    ProductRates();
     Attention();
     if (world() > 1)
       Say(MeasureCollectives(session_, context_.environment, Fresh(), watch_, machine_));
+    if (on_device_) Say(MeasurePower(session_, context_.environment, Fresh(), watch_, machine_));
     char date[32];
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
@@ -92,7 +73,9 @@ class Measurement {
     machine_.measured =
         fmt::format("{}, doctor --measure, {} rank{}", date, world(), world() == 1 ? "" : "s");
     machine_.source = said_ + "not measured, but those of machine " + context_.machine.name +
-                      ": peak, tiles, kernels, power, network, device";
+                      (on_device_ ? ": peak, tiles, kernels, collectives beside kernels, "
+                                    "network, device"
+                                  : ": peak, tiles, kernels, power, network, device");
     return machine_;
   }
 
@@ -107,121 +90,108 @@ class Measurement {
   void Copy() {
     const Samples rate =
         Repeated([&] { return CopyRate(watch_, context_.environment, arena_, bytes_, stream()); });
-    machine_.memory = rate.median();
+    machine_.memory = -Slowest(session_, -rate.median());
     Say("copy " + rate.Text(1e9) + " GB/s");
   }
 
-  // What each of a chain of kernels takes that have next to nothing to do.
+  // What kernels of a chain take beside their bytes: with next to nothing to do, and with rows for
+  // every unit, as a small model's have. The rows stay in a cache, as they do there.
   void Launch() {
+    const auto time = [&](auto&& call) {
+      return Repeated([&] { return watch_.Best(stream(), kChain, true, call); });
+    };
     Cut cut = Fresh();
     ConcatOp<TensorView> copy;
     copy.x = cut.Take(DType::kF32, {64});
     copy.out = cut.Take(DType::kF32, {64});
-    const Samples us = Repeated([&] {
-      return watch_.Best(stream(), kChain, true, [&] { kernels().concat(copy, stream()); });
-    });
+    const Samples tiny = time([&] { kernels().concat(copy, stream()); });
     machine_.op_gap = 0;
-    machine_.kernel_start = us.median() * 1e-6;
-    Say("a small kernel in a chain " + us.Text(1) + " us");
+    machine_.kernel_start = tiny.median() * 1e-6;
+    Say("a small kernel in a chain " + tiny.Text(1) + " us");
+    if (!on_device_) return;
+    NormOp<TensorView> norm;
+    norm.kind = NormKind::kRms;
+    norm.x = cut.Take(compute_, {kChainRows, kChainColumns});
+    norm.out = cut.Take(compute_, {kChainRows, kChainColumns});
+    norm.weight = cut.Take(compute_, {kChainColumns});
+    norm.rstd = cut.Take(DType::kF32, {kChainRows});
+    ActivationOp<TensorView> activation;
+    activation.kind = ActivationKind::kSwiglu;
+    activation.x = norm.out;
+    activation.out = cut.Take(compute_, {kChainRows, kChainColumns / 2});
+    copy.x = {norm.x.data, DenseLayout(DType::kF32, {kChainRows * kChainColumns / 2})};
+    copy.out = {norm.out.data, copy.x.layout};
+    const double of_rows = static_cast<double>(kChainRows * kChainColumns * Bytes(compute_));
+    double sum = 0;
+    const auto add = [&](const char* name, double bytes, const Samples& us) {
+      sum += std::max(us.median() - bytes / machine_.memory * 1e6, tiny.median());
+      Say(fmt::format("{} of {} x {} {} us", name, kChainRows, kChainColumns, us.Text(1)));
+    };
+    add("a norm", 2 * of_rows, time([&] { kernels().norm(norm, stream()); }));
+    add("SwiGLU", 1.5 * of_rows, time([&] { kernels().activation(activation, stream()); }));
+    add("a copy", 2 * of_rows, time([&] { kernels().concat(copy, stream()); }));
+    machine_.op_gap = machine_.kernel_start;
+    machine_.kernel_start = Slowest(session_, sum * 1e-6 / 3) - machine_.op_gap;
   }
 
-  // FLOP/s of a product. The power cap is a figure of its own: a step's products run between other
-  // work, and so at a higher clock than products alone do for long.
-  double Product(const Shape3& p, ProductRun how) {
-    Samples rates;
-    const int rounds = on_device_ && how == ProductRun::kBurst ? kRounds : 1;
-    SustainedRate rate;
-    for (int round = 0; round < rounds; ++round) {
-      rate = MeasureProduct(session_, context_.environment, watch_, {p.m, p.n, p.k}, compute_, how);
-      rates.values.push_back(rate.flops_per_second);
-    }
-    if (how == ProductRun::kBurst)
-      machine_.gemm_shapes.push_back({compute_, rate.m, rate.n, rate.k, rates.median()});
-    return rates.median();
+  // Seconds of a call without what any kernel of a plan is given, a start and a gap; the slowest
+  // rank's.
+  double Work(double seconds) {
+    const double without = seconds - machine_.op_gap - machine_.kernel_start;
+    return Slowest(session_, std::max(without, seconds / 2));
   }
 
-  void Products() {
+  // The power cap is a figure of its own: a step's products run between other work, and so at a
+  // higher clock than products alone do for long.
+  void ProductRates() {
     machine_.gemm_shapes.clear();
-    double best = 0;
-    const auto measure = [&](const Shape3& p) {
-      best = std::max(best, Product(p, ProductRun::kBurst));
+    const auto add = [&](const ProductShape& p, double seconds) {
+      const double flops =
+          2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+      machine_.gemm_shapes.push_back({compute_, p.m, p.n, p.k, flops / Work(seconds)});
+      return machine_.gemm_shapes.back().flops;
     };
-    if (on_device_)
-      for (const Shape3& p : kDeviceProducts) measure(p);
-    else
-      for (const Shape3& p : kHostProducts) measure(p);
-    Say(fmt::format("{} products, the best of {}", machine_.gemm_shapes.size(),
-                    on_device_ ? "bursts of 2 ms" : "five times 20 ms"));
     if (on_device_) {
-      machine_.capped_gemm = Product(kDeviceProducts.front(), ProductRun::kHot);
-      Say(fmt::format("the first of them hot, for a second: {:.4g} TFLOP/s",
-                      machine_.capped_gemm / 1e12));
-    } else {
-      machine_.gemm_f32 = best;
-      machine_.peak_f32 = std::max(machine_.peak_f32, best);
-      machine_.gemm_bf16 = std::min(machine_.gemm_bf16, machine_.peak_bf16);
+      Cut cut = Fresh();
+      const Products products(kDeviceProducts, compute_, backend(), cut);
+      for (size_t i = 0; i < kDeviceProducts.size(); ++i) {
+        const Samples us = Repeated([&] {
+          return watch_.Best(stream(), 0, true,
+                             [&] { kernels().matmul(products.op(i), stream()); });
+        });
+        add(kDeviceProducts[i], us.median() * 1e-6);
+      }
+      Say(fmt::format("{} products in bursts of 2 ms", machine_.gemm_shapes.size()));
+      return;
     }
+    double best = 0;
+    for (const ProductShape& p : kHostProducts) {
+      const SustainedRate rate =
+          MeasureProduct(session_, context_.environment, watch_, p, compute_);
+      best = std::max(best, add({rate.m, rate.n, rate.k},
+                                2.0 * static_cast<double>(rate.m) * static_cast<double>(rate.n) *
+                                    static_cast<double>(rate.k) / rate.flops_per_second));
+    }
+    Say(fmt::format("{} products, the best of five times 20 ms", machine_.gemm_shapes.size()));
+    machine_.gemm_f32 = best;
+    machine_.peak_f32 = std::max(machine_.peak_f32, best);
+    machine_.gemm_bf16 = std::min(machine_.gemm_bf16, machine_.peak_bf16);
   }
-
-  // Microseconds of forward and backward.
-  std::pair<Samples, Samples> Attention(const Attend& a) {
-    Cut cut = Fresh();
-    AttentionOp<TensorView> forward;
-    AttentionGradOp<TensorView> backward;
-    const auto wide = [&](int64_t heads) {
-      return cut.Take(compute_, {a.batch, a.length, heads, a.head_dim});
-    };
-    forward.scale = backward.scale = 1 / std::sqrt(static_cast<float>(a.head_dim));
-    backward.deterministic = false;
-    backward.q = forward.q = wide(a.heads);
-    backward.k = forward.k = wide(a.kv_heads);
-    backward.v = forward.v = wide(a.kv_heads);
-    backward.out = forward.out = wide(a.heads);
-    backward.lse = forward.lse = cut.Take(DType::kF32, {a.batch, a.heads, a.length});
-    backward.d_out = wide(a.heads);
-    backward.d_q = wide(a.heads);
-    backward.d_k = wide(a.kv_heads);
-    backward.d_v = wide(a.kv_heads);
-    const auto scratch = [&](auto& op) {
-      using Op = std::remove_reference_t<decltype(op)>;
-      const int64_t bytes = WorkspaceBytes(ConvertOp<Bare<Op>::template Of, TensorView, Shape>(
-                                               op,
-                                               [](const TensorView& view) {
-                                                 return Shape{view.layout, view.data != nullptr};
-                                               }),
-                                           backend());
-      if (bytes > 0) op.scratch = cut.Take(DType::kU8, {bytes});
-    };
-    scratch(forward);
-    scratch(backward);
-    return {Repeated([&] {
-              return watch_.Best(stream(), 0, true,
-                                 [&] { kernels().attention(forward, stream()); });
-            }),
-            Repeated([&] {
-              return watch_.Best(stream(), 0, true,
-                                 [&] { kernels().attention_grad(backward, stream()); });
-            })};
-  }
-
-  template <class Op>
-  struct Bare;
-  template <template <class> class Op, class V>
-  struct Bare<Op<V>> {
-    template <class W>
-    using Of = Op<W>;
-  };
 
   void Attention() {
     machine_.attention.clear();
     const auto measure = [&](const Attend& a) {
-      const auto [forward, backward] = Attention(a);
-      // 2 and 5 products over the lower triangle.
-      const double flops = 4.0 * static_cast<double>(a.batch * a.heads * a.head_dim) *
-                           static_cast<double>(a.length * (a.length + 1) / 2);
+      Cut cut = Fresh();
+      const AttentionCalls calls(a, compute_, backend(), cut);
+      const auto time = [&](auto&& call) {
+        return Repeated([&] { return watch_.Best(stream(), 0, true, call); });
+      };
+      const Samples forward = time([&] { kernels().attention(calls.forward, stream()); });
+      const Samples backward = time([&] { kernels().attention_grad(calls.backward, stream()); });
+      const auto seconds = [&](const Samples& us) { return Work(us.median() * 1e-6); };
       machine_.attention.push_back({on_device_ ? a.head_dim : 1 << 20, on_device_ ? a.length : 0,
-                                    flops / forward.median() * 1e6,
-                                    2.5 * flops / backward.median() * 1e6});
+                                    calls.forward_flops() / seconds(forward),
+                                    2.5 * calls.forward_flops() / seconds(backward)});
       Say(fmt::format("attention head dim {}, T {}: {} and {} us", a.head_dim, a.length,
                       forward.Text(1), backward.Text(1)));
     };

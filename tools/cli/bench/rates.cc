@@ -64,7 +64,7 @@ ProductShape Fitting(ProductShape p, DType dtype, Backend backend, int64_t arena
 }  // namespace
 
 SustainedRate MeasureProduct(Session& session, const Environment& environment, Stopwatch& watch,
-                             const ProductShape& wanted, DType dtype, ProductRun how) {
+                             const ProductShape& wanted, DType dtype) {
   Engine& engine = session.engine();
   const Backend backend = environment.traits.backend;
   const ProductShape p = Fitting(wanted, dtype, backend, engine.arena_bytes());
@@ -81,10 +81,6 @@ SustainedRate MeasureProduct(Session& session, const Environment& environment, S
 
   const bool on_device = session.device().captures();
   const double flops_each = Flops(ShapeOf(p, dtype));
-  if (on_device && how == ProductRun::kBurst) {
-    const double us = watch.Best(stream, 0, true, [&] { environment.kernels->matmul(op, stream); });
-    return {dtype, p.m, p.n, p.k, us * 1e-6, flops_each / us * 1e6};
-  }
   const auto run = [&](int64_t calls) {
     return watch.Time(stream, [&] {
       for (int64_t i = 0; i < calls; ++i) environment.kernels->matmul(op, stream);
@@ -133,8 +129,7 @@ RateFloor MeasureRateFloor(Session& session, const Environment& environment, con
   for (const auto& [dtype, sum] : flops) {
     double best = 0;
     const auto measure = [&](const ProductShape& shape) {
-      rates.products.push_back(
-          MeasureProduct(session, environment, watch, shape, dtype, ProductRun::kHot));
+      rates.products.push_back(MeasureProduct(session, environment, watch, shape, dtype));
       best = std::max(best, rates.products.back().flops_per_second);
     };
     if (session.device().captures())

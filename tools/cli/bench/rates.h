@@ -35,13 +35,10 @@ struct SustainedRate {
   double flops_per_second = 0;
 };
 
-// On a device, kBurst: the best of batches of 2 ms, as products run between other work of a step;
-// kHot: for a second, after more than one, so that a power cap is in force. On a CPU, either way,
-// 20 ms and the best of five. Overwrites the session's arena; where that has no room, of halves of
-// the shape.
-enum class ProductRun { kBurst, kHot };
+// On a device for a second, after being hot, so that a power cap is in force. On a CPU 20 ms, the
+// best of five. Overwrites the session's arena; where that has no room, of halves of the shape.
 SustainedRate MeasureProduct(Session& session, const Environment& environment, Stopwatch& watch,
-                             const ProductShape& wanted, DType dtype, ProductRun how);
+                             const ProductShape& wanted, DType dtype);
 
 struct RateFloor {
   double ms = 0;
