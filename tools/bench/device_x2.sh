@@ -109,7 +109,9 @@ for stage in "${stages[@]}"; do
     exchange) Once "exchange_$on.md" 60 "${mpi[@]}" bin/with-libs libexec/tests/exchange_bench ;;
     measure) Once "measure_$on.txt" 120 "${mpi[@]}" bin/millrace doctor --measure "$machine" ;;
     times)
-      Once "times_$on.txt" 240 "$python" -B tools/bench/step_times.py record --ranks "$gpus" --out "$out/step_times_$on.json"
+      of_ranks=()
+      ((gpus == 2)) || of_ranks=(--ranks "$gpus")
+      Once "times_$on.txt" 240 "$python" -B tools/bench/step_times.py record "${of_ranks[@]}" --budget-s 220 --out "$out/step_times_$on.json"
       ;;
     advice)
       for model in gpt2_124m llama_1b; do

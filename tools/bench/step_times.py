@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
 """Step times that `millrace plan` predicts beside measured ones, and how far it is off.
 
-  python3 -B tools/bench/step_times.py table [--machine FILE] [FILE.json ...]   # writes its part of README.md
-  python3 -B tools/bench/step_times.py table --check                            # exit 1 when that part is another
-  python3 -B tools/bench/step_times.py record --program bin/millrace --ranks 2 --out FILE.json
+  python3 -B tools/bench/step_times.py table            # writes its parts of README.md
+  python3 -B tools/bench/step_times.py table --check    # exit 1 when they are others
+  python3 -B tools/bench/step_times.py table --print --machine FILE RECORDED.json
+  python3 -B tools/bench/step_times.py record --program bin/millrace [--ranks N] --out FILE.json
 
-`table` takes its measured times from tools/bench/results: runs that headline.py, seeds.py and step_gate.py kept, whole samples, and step_times_history_h200.json, medians
-of earlier commits whose samples are gone. Files named on the command line are `record`'s and replace them. `record` runs `bench` for the cases of so many ranks, on a host
-with the GPUs. Those marked "used" set the figures of configs/machines/h200.json; nothing was fitted to those "held out"; those "measured later"
-were not there yet. Standard library only.
+Two tables. That of h200 has its measured times from tools/bench/results: runs that headline.py, seeds.py and step_gate.py kept, whole samples, and step_times_history_h200.json,
+medians of earlier commits whose samples are gone. Those marked "used" set the figures of configs/machines/h200.json; nothing was fitted to those "held out"; those "measured later"
+were not there yet. That of MEASURED has the cases of HERE, which `record` measures on a host with two GPUs, best behind `doctor --measure`: those "used" were looked at while the model
+was made; those "held out" changed nothing. With --ranks it measures the first table's of so many GPUs instead. Standard library only.
 """
-import argparse, datetime, json, pathlib, statistics, subprocess, sys, tempfile
+import argparse, datetime, json, os, pathlib, statistics, subprocess, sys, tempfile, time
 import runs
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-RESULTS = HERE / "results"
-BEGIN, END = "<!-- made by step_times.py: begin -->", "<!-- made by step_times.py: end -->"
+FOLDER = pathlib.Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+RESULTS = FOLDER / "results"
+PARTS = {"h200": ("<!-- made by step_times.py: begin -->", "<!-- made by step_times.py: end -->"),
+         "measured": ("<!-- made by step_times.py: measured: begin -->", "<!-- made by step_times.py: measured: end -->")}
+MEASURED = "step_times_h200-x2.json"
 NEVER, FORWARD = "sharding.reshard=never", "sharding.reshard=after_forward"
 SHORT_1B = ["train.micro_batch=1", "model.seq_len=512", "sharding.blocks_per_unit=4", "precision.grad_accumulate=bf16", FORWARD]
 WIDE_355M = ["train.micro_batch=8", "precision.grad_wire=fp32", "execution.peer_memory=on", FORWARD]
@@ -61,6 +64,36 @@ CASES = [
     ("GPT-2 124M, B 1, T 128", "gpt2_124m", [B(1), "model.seq_len=128"], 2, UNSEEN, ("seeds_h200-x2.json", "short sequences", "step")),
 ]
 
+ACCUMULATE_1B = [B(2), "train.accumulate=4", "memory.prefetch=1", NEVER]
+CONTEXT_1B = ["parallel.shard=1", "parallel.context=2", B(16), "memory.prefetch=1", NEVER]
+NO_SOURCE = None
+# Of a title above, or a case of its own.
+HERE = [
+    ("Llama 1B, B 1, T 512, 4 blocks a unit", 2, USED),
+    ("Llama 1B, B 1, T 512, downcast after the gather", 2, USED),
+    ("Llama 1B, B 4, T 4096", 2, USED),
+    ("Llama 1B, B 2, accumulate 4", "llama_1b", ACCUMULATE_1B, 2, USED, NO_SOURCE),
+    ("GPT-2 124M, B 4", 2, USED),
+    ("Llama 1B, B 16, context 2", "llama_1b", CONTEXT_1B, 2, USED, NO_SOURCE),
+    ("Llama 160M, B 4, resharded", 2, HELD),
+    ("Llama 8B, eight of its layers, B 1, resharded", 2, HELD),
+    ("Llama 1B, B 1, T 2048, uneven units", 2, HELD),
+    ("Qwen3 600M, B 4, T 4096", "qwen3_600m", [B(4)], 2, USED, NO_SOURCE),
+    ("GPT-2 124M, B 64", 1, HELD),
+    ("Llama 1B, B 4, T 4096", 1, HELD),
+]
+
+
+def here():
+    """Cases of HERE, each as those of CASES are."""
+    for entry in HERE:
+        if len(entry) > 3:
+            yield entry
+            continue
+        title, ranks, used = entry
+        found = next(case for case in CASES if (case[0], case[3]) == (title, ranks))
+        yield (*found[:4], used, found[5])
+
 
 def words(case):
     title, name, sets, ranks, used, source = case
@@ -96,51 +129,72 @@ def recorded(files):
     return found
 
 
-def table(args):
-    of_files = recorded(args.files)
+def rows_of(args, cases, machine, of_files):
     lines, errors = ["| configuration | GPUs | predicted ms | measured ms | error | | measured in |", "|---|--:|--:|--:|--:|---|---|"], {USED: [], HELD: [], UNSEEN: []}
-    for case in CASES:
+    for case in cases:
         title, _, _, ranks, used, source = case
-        if args.files and (title, ranks) not in of_files:
+        if of_files and (title, ranks) not in of_files:
             continue
-        time, where = of_files.get((title, ranks)) or measured(source)
-        guess = predicted(args.program, args.machine, case)
-        error = 100 * (guess / time - 1)
+        time_ms, where = of_files[(title, ranks)] if of_files else measured(source)
+        guess = predicted(args.program, machine, case)
+        error = 100 * (guess / time_ms - 1)
         errors[used].append(abs(error))
-        lines.append(f"| {title} | {ranks} | {guess:.2f} | {time:.2f} | {error:+.1f}% | {used} | {where} |")
+        lines.append(f"| {title} | {ranks} | {guess:.2f} | {time_ms:.2f} | {error:+.1f}% | {used} | {where} |")
     summary = "; ".join(f"{used}: {sum(e <= 5 for e in errors[used])} of {len(errors[used])} within 5%, mean {statistics.mean(errors[used]):.1f}%, worst {max(errors[used]):.1f}%"
                         for used in errors if errors[used])
-    text = "\n".join(lines) + f"\n\nErrors without sign, {summary}."
-    if args.print:
-        print(text)
+    return "\n".join(lines) + f"\n\nErrors without sign, {summary}."
+
+
+def table(args):
+    if args.files:
+        first = list(here())
+        known = [(case[0], case[3]) for case in first]
+        print(rows_of(args, first + [case for case in CASES if (case[0], case[3]) not in known], args.machine, recorded(args.files)))
         return 0
-    readme = HERE / "README.md"
-    old = readme.read_text()
-    new = old[:old.index(BEGIN)] + BEGIN + "\n" + text + "\n" + old[old.index(END):]
+    if args.machine != "h200":
+        return "table: a machine is compared with RECORDED.json of its own cards"
+    texts = {"h200": rows_of(args, CASES, "h200", {}), "measured": rows_of(args, here(), "h200", recorded([RESULTS / MEASURED]))}
+    if args.print:
+        print("\n\n".join(texts.values()))
+        return 0
+    readme = FOLDER / "README.md"
+    old = new = readme.read_text()
+    for part, (begin, end) in PARTS.items():
+        new = new[:new.index(begin)] + begin + "\n" + texts[part] + "\n" + new[new.index(end):]
     if args.check:
-        return 0 if new == old else "README.md: step_times.py gives another table"
+        return 0 if new == old else "README.md: step_times.py gives other tables"
     readme.write_text(new)
     return 0
 
 
 def record(args):
-    """Each case in a process of its own, one after the other; samples, command and date of each."""
-    rows = []
-    for case in CASES:
-        if case[3] != args.ranks:
-            continue
+    """Each case in a process of its own, one after the other, but for those of one GPU, which run beside each other; samples, command and date of each. A power cap settles
+    within a second or two: so long a case is warmed up, and timed for twice that."""
+    rows, began = [], time.monotonic()
+    cases = list(here()) if args.ranks is None else [case for case in CASES if case[3] == args.ranks]
+    waiting, alone = [case for case in cases if case[3] > 1], [case for case in cases if case[3] == 1]
+    for together in [[case] for case in waiting] + [alone[i:i + 2] for i in range(0, len(alone), 2)]:
+        running = []
         with tempfile.TemporaryDirectory() as folder:
-            command = (["mpirun", "-n", str(args.ranks), "--bind-to", "none"] if args.ranks > 1 else []) + [
-                args.program, "bench", *words(case), "--steps", str(args.steps), "--warmup", "10", "--json", "--set", f"run.dir={folder}/run"]
-            done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            print(f"{case[0]}: exit {done.returncode}\n{done.stderr[-2000:]}", file=sys.stderr)
-            continue
-        said = json.loads(done.stdout.strip().splitlines()[-1])
-        rows.append({"title": case[0], "ranks": args.ranks, "device": said["device"], "step_ms_samples": said["step_ms_samples"],
-                     "command": runs.as_typed(command, folder), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
-        pathlib.Path(args.out).write_text(json.dumps({"schema": 1, "name": pathlib.Path(args.out).stem, "rows": rows}, indent=1) + "\n")
-        print(f"{case[0]}, {args.ranks} GPUs: {statistics.median(said['step_ms_samples']):.2f} ms", file=sys.stderr)
+            for gpu, case in enumerate(together):
+                if time.monotonic() - began > args.budget_s:
+                    continue
+                guess_s = predicted(args.program, "h100", case) * 1e-3
+                steps, warmup = (max(least, min(60, int(seconds / guess_s))) for least, seconds in ((8, 2 * args.seconds), (4, args.seconds)))
+                command = (["mpirun", "-n", str(case[3]), "--bind-to", "none"] if case[3] > 1 else []) + [
+                    args.program, "bench", *words(case), "--steps", str(steps), "--warmup", str(warmup), "--json", "--set", f"run.dir={folder}/run{gpu}"]
+                environment = dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu)) if case[3] == 1 else None
+                running.append((case, command, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)))
+            for case, command, process in running:
+                out, err = process.communicate()
+                if process.returncode:
+                    print(f"{case[0]}: exit {process.returncode}\n{err[-2000:]}", file=sys.stderr)
+                    continue
+                said = json.loads(out.strip().splitlines()[-1])
+                rows.append({"title": case[0], "ranks": case[3], "device": said["device"], "step_ms_samples": said["step_ms_samples"],
+                             "command": runs.as_typed(command, folder), "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
+                pathlib.Path(args.out).write_text(json.dumps({"schema": 1, "name": pathlib.Path(args.out).stem, "rows": rows}, indent=1) + "\n")
+                print(f"{case[0]}, {case[3]} GPUs: {statistics.median(said['step_ms_samples']):.2f} ms", file=sys.stderr)
     return 0 if rows else "no case was measured"
 
 
@@ -153,8 +207,9 @@ def main():
     one.add_argument("--print", action="store_true", help="to standard output, README.md stays as it is")
     one.add_argument("--machine", default="h200")
     two = verbs.add_parser("record")
-    two.add_argument("--ranks", type=int, required=True)
-    two.add_argument("--steps", type=int, default=40)
+    two.add_argument("--ranks", type=int)
+    two.add_argument("--seconds", type=float, default=1.5, help="of warming up; twice that are timed")
+    two.add_argument("--budget-s", type=float, default=float("inf"))
     two.add_argument("--out", required=True)
     for verb, program in ((one, ROOT / "bazel-bin/tools/cli/millrace_cpu"), (two, "bin/millrace")):
         verb.add_argument("--program", default=str(program))
