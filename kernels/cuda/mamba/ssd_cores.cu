@@ -1,6 +1,8 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
+#include "kernels/cuda/mamba/ssd_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
+#include "kernels/cuda/tensor_cores/tma.cuh"
 
 // The scan on tensor cores: decays and steps laid out by head; the outputs, once the state before
 // each chunk is there (ssd_states_cores.cu). kernels/cpu/mamba/ssd_chunk.h has the letters.
@@ -43,94 +45,105 @@ __global__ void __launch_bounds__(kThreads) StepsKernel(const SsdArgs a) {
   }
 }
 
-// A chunk of a group, head by head; a warp has 16 positions i. c.b stays in registers.
+// A chunk of a group, head by head. c.b of a warp's blocks of pairs stays in registers.
 struct OutBuffers {
-  uint16_t c[kQ * kN], b[kQ * kN];
-  uint16_t x[2][kQ * kP], state[2][kP * kN];
+  uint16_t c[kQ * kN];
+  struct Head {
+    uint16_t x[kQ * kP], state[kP * kN];
+  } heads[2];  // ahead of the second head, its buffer has b
   Steps steps[2];
+  uint4 m[kBlocks][kWarp];  // a head's pairs, decayed, as fragments
+  uint64_t m_there;
 };
+static_assert(sizeof(OutBuffers::Head) == sizeof(uint16_t[kQ * kN]));
 
 __device__ __forceinline__ void FillHead(OutBuffers& s, int buffer, const SsdArgs& a,
                                          const SsdPlace& p) {
-  FillRows<kP, kThreads>(Tile<kP>{s.x[buffer]}, a.x, a, p, p.head);
-  FillState<kThreads>(Tile<kN>{s.state[buffer]}, a.states_before, a, p);
-  FillSteps<kThreads>(s.steps[buffer], a, p);
+  FillRows<kP, kPairThreads>(Tile<kP>{s.heads[buffer].x}, a.x, a, p, p.head);
+  FillState<kPairThreads>(Tile<kN>{s.heads[buffer].state}, a.states_before, a, p);
+  FillSteps(s.steps[buffer], a, p);
 }
 
-// y += what the chunk's own positions give: the pairs, decayed, times x; and d x.
-__device__ __forceinline__ void AddPairs(float (&y)[kP / 8][4], const float (&pairs)[kQ / 8][4],
-                                         const Tile<kP>& x, const Steps& steps, int row) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+// A warp's blocks of a head: the pairs, decayed, times dt.
+__device__ __forceinline__ void DecayPairs(OutBuffers& s, const Steps& steps, const Slots& slots,
+                                           const float (&pairs)[kSlots][2][4]) {
+  const Lane l(0);
 #pragma unroll
-  for (int k = 0; k < kQ; k += 16) {
-    if (k > row) break;
-    float decayed[2][4];
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if (!HasSlot(slot)) break;
+    const Block block = slots.blocks[slot];
+    float w[2][4];
+    DecaysOf<false>(w, steps, block);
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int i = row + lane / 4 + e / 2 * 8, j = k + 8 * t + lane % 4 * 2 + e % 2;
-        const float factor = __fmul_rn(steps.Between(i, j), steps.dt[j]);
-        decayed[t][e] = j > i ? 0.0f : __fmul_rn(pairs[k / 8 + t][e], factor);
+        const float dt = steps.dt[16 * block.j + 8 * t + l.column + e % 2];
+        w[t][e] = __fmul_rn(pairs[slot][t][e], __fmul_rn(w[t][e], dt));
       }
     uint32_t m[4];
-    FragmentOf(m, decayed[0], decayed[1]);
-#pragma unroll
-    for (int t = 0; t < kP / 8; t += 2) {
-      uint32_t b[4];
-      x.LoadBTransposed(b, k, 8 * t);
-      Mma(y[t], m, b[0], b[1]);
-      Mma(y[t + 1], m, b[2], b[3]);
-    }
+    FragmentOf(m, w[0], w[1]);
+    s.m[block.index()][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
   }
+  __syncwarp();
+  if (l.lane == 0) Arrive(SharedAddress(&s.m_there));
 }
 
-__global__ void __launch_bounds__(kThreads, 1) OutKernel(const SsdArgs a) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
+// A warp's rows of a head's outputs.
+__device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& p, OutBuffers& s,
+                                          int h) {
+  const Rows16 rows;
+  const Lane l(rows.row);
+  OutBuffers::Head& head = s.heads[h % 2];
+  const Steps& steps = s.steps[h % 2];
+  const Tile<kP> x{head.x};
+  float y[kHalfTiles][4] = {};
+  AddProduct(y, Tile<kN>{s.c}, Tile<kN>{head.state}, rows);
+  ScaleRows(y, steps.FromStart(l.row), steps.FromStart(l.row + 8));
+  WaitFor(SharedAddress(&s.m_there), h % 2);
+  for (int j = 0; j <= rows.tile; ++j)
+    AddBlock(y, s.m[Block{rows.tile, j}.index()][l.lane], x, 16 * j, rows.channel);
+  const float d = ElementOf(a.d, p.head);
+#pragma unroll
+  for (int t = 0; t < kHalfTiles; ++t)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 own = x.PairAt(l.row + 8 * half, rows.channel + 8 * t, l.column);
+      y[t][2 * half] = __fmaf_rn(d, own.x, y[t][2 * half]);
+      y[t][2 * half + 1] = __fmaf_rn(d, own.y, y[t][2 * half + 1]);
+    }
+  StoreRows(a.out, a, p, p.head, rows.row, rows.channel, y);
+}
+
+__global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
+  extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   OutBuffers& s = *reinterpret_cast<OutBuffers*>(shared_memory);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            row = static_cast<int>(threadIdx.x) / kWarp * 16;
   SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
              static_cast<int>(blockIdx.y) * a.heads_of_group};
-  const Tile<kN> c{s.c}, b{s.b};
-  FillRows<kN, kThreads>(c, a.c, a, p, p.group(a));
-  FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
+  const Tile<kN> c{s.c}, b{s.heads[1].x};
+  FillRows<kN, kPairThreads>(c, a.c, a, p, p.group(a));
+  FillRows<kN, kPairThreads>(b, a.b, a, p, p.group(a));
+  CommitCopies();
   FillHead(s, 0, a, p);
   CommitCopies();
-  WaitCopies<0>();
+  if (threadIdx.x == 0) InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+  WaitCopies<1>();
   __syncthreads();
-  float pairs[kQ / 8][4] = {};
-  PairsOfRows(pairs, c, b, row, 0, row + 16);
-  for (int h = 0; h < a.heads_of_group; ++h) {
-    const int buffer = h % 2;
-    const SsdPlace here{p.batch, p.chunk, p.head + h};
-    if (h + 1 < a.heads_of_group) FillHead(s, 1 - buffer, a, {p.batch, p.chunk, p.head + h + 1});
+  const Slots slots;
+  float pairs[kSlots][2][4] = {};
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot)
+    if (HasSlot(slot))
+      ProductsOfBlock(pairs[slot], c, b, 16 * slots.blocks[slot].i, 16 * slots.blocks[slot].j);
+  for (int h = 0; h < a.heads_of_group; ++h, ++p.head) {
+    OutBuffers& s = *reinterpret_cast<OutBuffers*>(shared_memory + Anew(0));
+    WaitCopies<0>();
+    __syncthreads();  // the head is there, and the one before it, or b, has been read
+    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + 1});
     CommitCopies();
-    WaitCopies<1>();
-    __syncthreads();
-    const Steps& steps = s.steps[buffer];
-    const Tile<kP> x{s.x[buffer]};
-    float y[kP / 8][4] = {};
-    ProductOfRows(y, c, Tile<kN>{s.state[buffer]}, row);
-    const float low = steps.FromStart(row + lane / 4), high = steps.FromStart(row + lane / 4 + 8);
-#pragma unroll
-    for (int t = 0; t < kP / 8; ++t) {
-      y[t][0] = __fmul_rn(y[t][0], low), y[t][1] = __fmul_rn(y[t][1], low);
-      y[t][2] = __fmul_rn(y[t][2], high), y[t][3] = __fmul_rn(y[t][3], high);
-    }
-    AddPairs(y, pairs, x, steps, row);
-    const float d = ElementOf(a.d, here.head);
-#pragma unroll
-    for (int t = 0; t < kP / 8; ++t)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 own = x.PairAt(row + lane / 4 + 8 * half, 8 * t + lane % 4 * 2);
-        y[t][2 * half] = __fmaf_rn(d, own.x, y[t][2 * half]);
-        y[t][2 * half + 1] = __fmaf_rn(d, own.y, y[t][2 * half + 1]);
-      }
-    StoreRows(a.out, a, here, here.head, row, y);
-    __syncthreads();  // the buffer is filled again
+    DecayPairs(s, s.steps[h % 2], slots, pairs);
+    OutOfHead(a, p, s, h);
   }
 }
 
@@ -148,7 +161,7 @@ void LaunchSsdCores(const SsdArgs& a, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(a.groups),
                   static_cast<unsigned>(a.batch));
   AllowShared(OutKernel, sizeof(OutBuffers));
-  LaunchKernel(launch, grid, kThreads, sizeof(OutBuffers), OutKernel, a);
+  LaunchKernel(launch, grid, kPairThreads, sizeof(OutBuffers), OutKernel, a);
 }
 
 }  // namespace millrace::cuda

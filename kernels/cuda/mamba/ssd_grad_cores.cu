@@ -1,164 +1,249 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
-#include "kernels/cuda/mamba/ssd_grad_pairs.cuh"
+#include "kernels/cuda/mamba/ssd_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
+#include "kernels/cuda/tensor_cores/tma.cuh"
 
 // The gradients of the scan on tensor cores; kernels/cpu/mamba/ssd_scan_grad.cc has the formulas
 // and the letters. Blocks take a chunk of a group, head by head.
 namespace millrace::cuda {
 namespace {
 
-constexpr int kThreads = kGradThreads;
+// d_x, and the gradients of a group's pairs c.b, transposed: blocks of pairs have rows j.
+struct XBuffers {
+  uint16_t b[kQ * kN];
+  struct Head {
+    uint16_t x[kQ * kP], d_out[kQ * kP], d_state[kP * kN];
+  } heads[2];  // ahead of the second head, its buffer has c
+  Steps steps[2];
+  uint4 m[kBlocks][kWarp];  // a head's pairs, decayed, as fragments
+  // Sums of dW[i,j] c[i].b[j] over i > j of a block, by i and by j.
+  float by_i[kBlocks][16], by_j[kBlocks][16];
+  // Sums of half the channels.
+  float to_state[2][kQ], from_x[2][kQ], d_sums[kPairWarps];
+  uint64_t m_there;
+};
+static_assert(sizeof(uint16_t[2][kQ * kP]) == sizeof(uint16_t[kQ * kN]));
 
-// d_x, and the gradients of a group's pairs c.b, transposed: a warp has 16 positions j.
 __device__ __forceinline__ void FillHead(XBuffers& s, int buffer, const SsdArgs& a,
                                          const SsdPlace& p) {
-  FillRows<kP, kThreads>(Tile<kP>{s.x[buffer]}, a.x, a, p, p.head);
-  FillRows<kP, kThreads>(Tile<kP>{s.d_out[buffer]}, a.out, a, p, p.head);
-  FillState<kThreads>(Tile<kN>{s.d_state[buffer]}, a.states_behind, a, p);
-  FillSteps<kThreads>(s.steps[buffer], a, p);
+  XBuffers::Head& head = s.heads[buffer];
+  FillRows<kP, kPairThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
+  FillRows<kP, kPairThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
+  FillState<kPairThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
+  FillSteps(s.steps[buffer], a, p);
 }
 
-// For each of a lane's two rows, the sum over channels of left[row, :] * d[row, :].
-__device__ __forceinline__ float2 RowDots(const Tile<kP>& left, const float (&d)[kP / 8][4],
-                                          const Lane& l) {
-  float sums[2] = {};
+// The sums over the eight lanes that share columns, of four values; lanes that differ in lane / 4
+// % 4 get that one of them.
+__device__ __forceinline__ float SumOfLanes(const float (&v)[4]) {
+  const bool odd = threadIdx.x / 4 % 2 == 1, upper = threadIdx.x / 8 % 2 == 1;
+  const float low =
+                  __fadd_rn(odd ? v[1] : v[0], __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 4)),
+              high =
+                  __fadd_rn(odd ? v[3] : v[2], __shfl_xor_sync(0xffffffffu, odd ? v[2] : v[3], 4));
+  const float sum =
+      __fadd_rn(upper ? high : low, __shfl_xor_sync(0xffffffffu, upper ? low : high, 8));
+  return __fadd_rn(sum, __shfl_xor_sync(0xffffffffu, sum, 16));
+}
+
+// One head's block of pairs: d_pairs += dW^T; M^T, and sums of dW[i,j] c[i].b[j], to `s`.
+__device__ __forceinline__ void PairsOfBlock(float (&d_pairs)[2][4], const float (&pairs)[2][4],
+                                             XBuffers& s, int buffer, const Block& block) {
+  const Lane l(0);
+  const int i0 = 16 * block.i, j0 = 16 * block.j, index = block.index();
+  const Steps& steps = s.steps[buffer];
+  const Tile<kP> x{s.heads[buffer].x}, d_out{s.heads[buffer].d_out};
+  float d_m[2][4] = {};
 #pragma unroll
-  for (int t = 0; t < kP / 8; ++t)
+  for (int k = 0; k < kP; k += 16) {
+    uint32_t x_rows[4], b[4];
+    x.LoadA(x_rows, j0, k);
+    d_out.LoadB(b, k, i0);
+    Mma(d_m[0], x_rows, b[0], b[1]);
+    Mma(d_m[1], x_rows, b[2], b[3]);
+  }
+  float w[2][4];
+  DecaysOf<true>(w, steps, block);
+  const float dt[2] = {steps.dt[j0 + l.row], steps.dt[j0 + l.row + 8]};
+  float by_j[2] = {}, z[2][4];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float2 pair = left.PairAt(l.row + 8 * half, 8 * t + l.column);
-      sums[half] = __fmaf_rn(pair.x, d[t][2 * half], sums[half]);
-      sums[half] = __fmaf_rn(pair.y, d[t][2 * half + 1], sums[half]);
+  for (int t = 0; t < 2; ++t)
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float d_w = __fmul_rn(d_m[t][e], dt[e / 2]), m = __fmul_rn(w[t][e], pairs[t][e]);
+      d_pairs[t][e] = __fmaf_rn(d_w, w[t][e], d_pairs[t][e]);
+      z[t][e] = __fmul_rn(d_w, m);
+      if (block.i == block.j && l.Row(e) == 8 * t + l.column + e % 2) z[t][e] = 0.0f;
+      by_j[e / 2] = __fadd_rn(by_j[e / 2], z[t][e]);
+      w[t][e] = m;
     }
-  return {QuadSum(sums[0]), QuadSum(sums[1])};
+  uint32_t m[4];
+  FragmentOf(m, w[0], w[1]);
+  s.m[index][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
+  by_j[0] = QuadSum(by_j[0]), by_j[1] = QuadSum(by_j[1]);
+  if (l.lane % 4 == 0) s.by_j[index][l.row] = by_j[0], s.by_j[index][l.row + 8] = by_j[1];
+  const float columns[4] = {__fadd_rn(z[0][0], z[0][2]), __fadd_rn(z[0][1], z[0][3]),
+                            __fadd_rn(z[1][0], z[1][2]), __fadd_rn(z[1][1], z[1][3])};
+  const float by_i = SumOfLanes(columns);
+  const int column = l.lane / 4 % 4;
+  if (l.lane < 16) s.by_i[index][column / 2 * 8 + l.column + column % 2] = by_i;
 }
 
-// d_u to d_x in place; the head's sum of x * d_out over the warp's rows.
-__device__ __forceinline__ float ToGradientOfX(float (&d_u)[kP / 8][4], const SsdArgs& a, int head,
-                                               const Tile<kP>& x, const Tile<kP>& d_out,
-                                               const Steps& steps, const Lane& l) {
-  const float d = ElementOf(a.d, head);
+// A warp's rows and channels of x or d_out, as pairs of a lane's accumulators.
+struct OwnPairs {
+  float2 pairs[kHalfTiles][2];
+  __device__ OwnPairs(const Tile<kP>& from, const Lane& l, int channel) {
+#pragma unroll
+    for (int t = 0; t < kHalfTiles; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        pairs[t][half] = from.PairAt(l.row + 8 * half, channel + 8 * t, l.column);
+  }
+  // For each of a lane's two rows, the sum over channels of these times d.
+  __device__ float2 Dots(const float (&d)[kHalfTiles][4]) const {
+    float sums[2] = {};
+#pragma unroll
+    for (int t = 0; t < kHalfTiles; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums[half] = __fmaf_rn(pairs[t][half].x, d[t][2 * half], sums[half]);
+        sums[half] = __fmaf_rn(pairs[t][half].y, d[t][2 * half + 1], sums[half]);
+      }
+    return {QuadSum(sums[0]), QuadSum(sums[1])};
+  }
+};
+
+// d_u to d_x in place; the sum of x * d_out over the warp's rows and channels.
+__device__ __forceinline__ float ToGradientOfX(float (&d_u)[kHalfTiles][4], float d,
+                                               const OwnPairs& x, const OwnPairs& d_out,
+                                               const float (&dt)[2]) {
   float sum = 0;
 #pragma unroll
-  for (int t = 0; t < kP / 8; ++t)
+  for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int j = l.row + 8 * half;
-      const float2 own = d_out.PairAt(j, 8 * t + l.column), from = x.PairAt(j, 8 * t + l.column);
+      const float2 own = d_out.pairs[t][half], from = x.pairs[t][half];
       float &left = d_u[t][2 * half], &right = d_u[t][2 * half + 1];
-      left = __fmaf_rn(d, own.x, __fmul_rn(steps.dt[j], left));
-      right = __fmaf_rn(d, own.y, __fmul_rn(steps.dt[j], right));
+      left = __fmaf_rn(d, own.x, __fmul_rn(dt[half], left));
+      right = __fmaf_rn(d, own.y, __fmul_rn(dt[half], right));
       sum = __fmaf_rn(own.x, from.x, sum);
       sum = __fmaf_rn(own.y, from.y, sum);
     }
   return WarpSum(sum);
 }
 
-// One head of XKernel, whose operands are in `buffer`.
-__device__ __forceinline__ void HeadOfX(const SsdArgs& a, const SsdPlace& p, XBuffers& s,
-                                        int buffer, const float (&pairs)[kQ / 8][4],
-                                        float (&d_pairs)[kQ / 8][4], const Share& share) {
-  if (share.taken > 0) TakenPairs(share, d_pairs, pairs, s, buffer);
-  const int row = 16 * share.own;
-  const Lane l(row);
-  const Steps& steps = s.steps[buffer];
-  const Tile<kP> x{s.x[buffer]}, d_out{s.d_out[buffer]};
-  float d_u[kP / 8][4] = {};
-  ProductOfRows(d_u, Tile<kN>{s.b}, Tile<kN>{s.d_state[buffer]}, row);
-  const float low = steps.ToEnd(l.row), high = steps.ToEnd(l.row + 8);
-#pragma unroll
-  for (int t = 0; t < kP / 8; ++t) {
-    d_u[t][0] = __fmul_rn(d_u[t][0], low), d_u[t][1] = __fmul_rn(d_u[t][1], low);
-    d_u[t][2] = __fmul_rn(d_u[t][2], high), d_u[t][3] = __fmul_rn(d_u[t][3], high);
+// Of a head, what its pairs' exponents span, once all blocks have their sums.
+__device__ __forceinline__ void StoreSpansOfPairs(const SsdArgs& a, const SsdPlace& p,
+                                                  const XBuffers& s) {
+  const int at = threadIdx.x, side = at / 16;
+  if (at >= kQ) return;
+  float by_i = 0, by_j = 0;
+  for (int j = 0; j <= side; ++j) by_i = __fadd_rn(by_i, s.by_i[Block{side, j}.index()][at % 16]);
+  for (int i = side; i < kSide; ++i)
+    by_j = __fadd_rn(by_j, s.by_j[Block{i, side}.index()][at % 16]);
+  a.spans[4 * (p.position(a) + at) + 3] = __fsub_rn(by_i, by_j);
+}
+
+// A warp's rows of a head's d_x.
+__device__ __forceinline__ void XOfHead(const SsdArgs& a, const SsdPlace& p, XBuffers& s, int h) {
+  const Rows16 rows;
+  const Lane l(rows.row);
+  XBuffers::Head& head = s.heads[h % 2];
+  const Steps& steps = s.steps[h % 2];
+  const Tile<kP> x_tile{head.x}, d_out_tile{head.d_out};
+  float d_u[kHalfTiles][4] = {};
+  AddProduct(d_u, Tile<kN>{s.b}, Tile<kN>{head.d_state}, rows);
+  ScaleRows(d_u, steps.ToEnd(l.row), steps.ToEnd(l.row + 8));
+  const OwnPairs x(x_tile, l, rows.channel);
+  const float2 to_state = x.Dots(d_u);
+  WaitFor(SharedAddress(&s.m_there), h % 2);
+  StoreSpansOfPairs(a, p, s);
+  for (int i = rows.tile; i < kSide; ++i)
+    AddBlock(d_u, s.m[Block{i, rows.tile}.index()][l.lane], d_out_tile, 16 * i, rows.channel);
+  const float2 from_x = x.Dots(d_u);
+  const float dt[2] = {steps.dt[l.row], steps.dt[l.row + 8]};
+  const int half = rows.channel > 0;
+  if (l.lane % 4 == 0) {
+    s.to_state[half][l.row] = __fmul_rn(dt[0], to_state.x);
+    s.to_state[half][l.row + 8] = __fmul_rn(dt[1], to_state.y);
+    s.from_x[half][l.row] = from_x.x, s.from_x[half][l.row + 8] = from_x.y;
   }
-  const float2 to_state = RowDots(x, d_u, l);
-  float columns[2] = {};
-  Pairs<kQ>(d_u, d_pairs, columns, pairs, s, buffer, row, row, kQ - 16 * share.given, 0);
-  if (share.given > 0) AddTaken(share, d_u, columns, s);
-  const float2 from_x = RowDots(x, d_u, l);
-  columns[0] = QuadSum(columns[0]), columns[1] = QuadSum(columns[1]);
-  if (l.lane % 4 == 0)
-    for (int half = 0; half < 2; ++half) {
-      const int j = l.row + 8 * half;
-      float* const spans = a.spans + 4 * (p.position(a) + j);
-      spans[1] = __fmul_rn(steps.dt[j], half == 0 ? to_state.x : to_state.y);
-      spans[2] = half == 0 ? from_x.x : from_x.y;
-      s.column_sums[j] = columns[half];
-    }
-  const float sum = ToGradientOfX(d_u, a, p.head, x, d_out, steps, l);
-  if (l.lane == 0) s.d_sums[row / 16] = sum;
-  StoreRows(a.d_x, a, p, p.head, row, d_u);
+  const OwnPairs d_out(d_out_tile, l, rows.channel);
+  const float sum = ToGradientOfX(d_u, ElementOf(a.d, p.head), x, d_out, dt);
+  if (l.lane == 0) s.d_sums[threadIdx.x / kWarp] = sum;
+  StoreRows(a.d_x, a, p, p.head, rows.row, rows.channel, d_u);
 }
 
 // A head's sums over warps, in order, once all have theirs.
 __device__ __forceinline__ void FinishHead(const SsdArgs& a, const SsdPlace& p, const XBuffers& s) {
   const int i = threadIdx.x;
   if (i < kQ) {
-    float sum = 0;
-    for (int warp = 0; warp <= i / 16; ++warp) sum = __fadd_rn(sum, s.row_sums[warp][i]);
-    a.spans[4 * (p.position(a) + i) + 3] = __fsub_rn(sum, s.column_sums[i]);
+    float* const spans = a.spans + 4 * (p.position(a) + i);
+    spans[1] = __fadd_rn(s.to_state[0][i], s.to_state[1][i]);
+    spans[2] = __fadd_rn(s.from_x[0][i], s.from_x[1][i]);
   } else if (i == kQ) {
     double sum = 0;
-    for (int warp = 0; warp < kGradWarps; ++warp)
+    for (int warp = 0; warp < kPairWarps; ++warp)
       sum = __dadd_rn(sum, static_cast<double>(s.d_sums[warp]));
     a.sums[int64_t{a.batch} * a.chunks * a.heads + p.of_head(a)] = sum;
   }
 }
 
-__device__ __forceinline__ SsdPlace GroupOf(const SsdArgs& a) {
-  return {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-          static_cast<int>(blockIdx.y) * a.heads_of_group};
-}
-
-// The blocks that a warp has, and zeros where i < j in all of a block.
-__device__ __forceinline__ void StorePairs(const SsdArgs& a, const SsdPlace& p, const Share& share,
-                                           const float (&d_pairs)[kQ / 8][4]) {
-  std::byte* const group = static_cast<std::byte*>(a.d_pairs) + 2 * p.pairs_of_group(a);
-  const auto store = [&](int row, int column, const float(&pairs)[4], bool zero) {
-    const Lane l(row);
-    std::byte* const to = group + 2 * (l.row * kQ + column + l.column);
-    StorePair(to, true, zero ? 0.0f : pairs[0], zero ? 0.0f : pairs[1]);
-    StorePair(to + 2 * 8 * kQ, true, zero ? 0.0f : pairs[2], zero ? 0.0f : pairs[3]);
-  };
+// Blocks of d_pairs with i < j stay as they are: nobody reads them.
+__device__ __forceinline__ void StoreBlock(const SsdArgs& a, const SsdPlace& p, const Block& block,
+                                           const float (&d_pairs)[2][4]) {
+  const Lane l(16 * block.j);
+  std::byte* const to = static_cast<std::byte*>(a.d_pairs) +
+                        2 * (p.pairs_of_group(a) + l.row * kQ + 16 * block.i + l.column);
 #pragma unroll
-  for (int t = 0; t < kQ / 8; ++t) {
-    const int block = t / 2;
-    if (block < Share::kBlocks - share.given)
-      store(16 * share.own, 8 * t, d_pairs[t], block < share.own);
-    if (block < share.taken)
-      store(16 * share.other, 8 * t + 16 * (Share::kBlocks - share.taken), d_pairs[t], false);
+  for (int t = 0; t < 2; ++t) {
+    StorePair(to + 16 * t, d_pairs[t][0], d_pairs[t][1]);
+    StorePair(to + 16 * t + 2 * 8 * kQ, d_pairs[t][2], d_pairs[t][3]);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1) XKernel(const SsdArgs a) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
+__global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
+  extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory);
-  const Share share(static_cast<int>(threadIdx.x) / kWarp);
-  const SsdPlace p = GroupOf(a);
-  const Tile<kN> b{s.b}, c{s.c};
-  FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
-  FillRows<kN, kThreads>(c, a.c, a, p, p.group(a));
+  SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+             static_cast<int>(blockIdx.y) * a.heads_of_group};
+  const Tile<kN> b{s.b}, c{s.heads[1].x};
+  FillRows<kN, kPairThreads>(b, a.b, a, p, p.group(a));
+  FillRows<kN, kPairThreads>(c, a.c, a, p, p.group(a));
+  CommitCopies();
   FillHead(s, 0, a, p);
   CommitCopies();
-  WaitCopies<0>();
+  if (threadIdx.x == 0) InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+  WaitCopies<1>();
   __syncthreads();
-  float pairs[kQ / 8][4] = {}, d_pairs[kQ / 8][4] = {};  // of rows j, columns i
-  PairsOfRows(pairs, b, c, 16 * share.own, 16 * share.own, kQ - 16 * share.given);
-  PairsOfRows(pairs, b, c, 16 * share.other, 0, 16 * share.taken,
-              16 * (Share::kBlocks - share.taken));
-  for (int h = 0; h < a.heads_of_group; ++h) {
-    const SsdPlace here{p.batch, p.chunk, p.head + h};
-    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
+  const Slots slots;
+  float pairs[kSlots][2][4] = {}, d_pairs[kSlots][2][4] = {};
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot)
+    if (HasSlot(slot))
+      ProductsOfBlock(pairs[slot], b, c, 16 * slots.blocks[slot].j, 16 * slots.blocks[slot].i);
+  for (int h = 0; h < a.heads_of_group; ++h, ++p.head) {
+    XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory + Anew(0));
+    WaitCopies<0>();
+    __syncthreads();  // the head is there, and the one before it, or c, has been read
+    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + 1});
     CommitCopies();
-    WaitCopies<1>();
-    __syncthreads();
-    HeadOfX(a, here, s, h % 2, pairs, d_pairs, share);
-    __syncthreads();  // sums are there; the buffer is filled again
-    FinishHead(a, here, s);
+    if (h > 0) FinishHead(a, {p.batch, p.chunk, p.head - 1}, s);
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot)
+      if (HasSlot(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], s, h % 2, slots.blocks[slot]);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.m_there));
+    XOfHead(a, p, s, h);
   }
-  StorePairs(a, p, share, d_pairs);
+  __syncthreads();
+  --p.head;
+  FinishHead(a, p, s);
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot)
+    if (HasSlot(slot)) StoreBlock(a, p, slots.blocks[slot], d_pairs[slot]);
 }
 
 }  // namespace
@@ -170,7 +255,7 @@ void LaunchSsdGradCores(const SsdArgs& a, const Launch& launch) {
   const dim3 grid(static_cast<unsigned>(a.chunks), static_cast<unsigned>(a.groups),
                   static_cast<unsigned>(a.batch));
   AllowShared(XKernel, sizeof(XBuffers));
-  LaunchKernel(launch, grid, kThreads, sizeof(XBuffers), XKernel, a);
+  LaunchKernel(launch, grid, kPairThreads, sizeof(XBuffers), XKernel, a);
   LaunchSsdGroupGradients(a, launch);
 }
 

@@ -6,19 +6,18 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 
-// A warp has 16 positions, and d_c and d_b of them over all states in registers.
+// A warp has 16 positions, and of them d_c or d_b over all states in registers.
 struct GroupBuffers {
   uint16_t b[kQ * kN], c[kQ * kN];
-  // Of two heads; behind the last, d_pairs lies over x and d_out of the first.
   struct Head {
     uint16_t x[kQ * kP], d_out[kQ * kP], state[kP * kN], d_state[kP * kN];
-  } heads[2];
+  } heads[2];  // behind the last head, d_pairs lies over x and d_out of the other buffer
   Steps steps[2];
-  float products[kWarps];
+  float products[2][kWarps], wholes[2];
 };
-static_assert(sizeof(uint16_t[kQ * kQ]) == 2 * sizeof(uint16_t[kQ * kP]));
+static_assert(kWarps == 2 * kQ / 16 && sizeof(uint16_t[kQ * kQ]) == 2 * sizeof(uint16_t[kQ * kP]));
 
 __device__ __forceinline__ void FillHead(GroupBuffers& s, int buffer, const SsdArgs& a,
                                          const SsdPlace& p) {
@@ -27,7 +26,17 @@ __device__ __forceinline__ void FillHead(GroupBuffers& s, int buffer, const SsdA
   FillRows<kP, kThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
   FillState<kThreads>(Tile<kN>{head.state}, a.states_before, a, p);
   FillState<kThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
-  FillSteps<kThreads>(s.steps[buffer], a, p);
+  FillSteps(s.steps[buffer], a, p);
+}
+
+// Blocks of d_pairs with i >= j: its rows are j.
+__device__ __forceinline__ void FillPairs(const Tile<kQ>& tile, const SsdArgs& a,
+                                          const SsdPlace& p) {
+  const uint16_t* const from = static_cast<const uint16_t*>(a.d_pairs) + p.pairs_of_group(a);
+  for (int e = threadIdx.x; e < kQ * kQ / 8; e += kThreads) {
+    const int j = e / (kQ / 8), i = e % (kQ / 8) * 8;
+    if (i / 16 >= j / 16) CopyAsync16(tile.At(j, i), from + j * kQ + i);
+  }
 }
 
 // sums[row, :] += factor(row) * left[row, :] . state[:, n], and for each of a lane's two rows the
@@ -55,114 +64,150 @@ __device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float factor = half == 0 ? low : high;
-        const float x = __fmul_rn(factor, added[t][2 * half]),
-                    y = __fmul_rn(factor, added[t][2 * half + 1]);
-        const float2 pair = with.PairAt(row + lane / 4 + 8 * half, n + 8 * t + lane % 4 * 2);
+        const float x = added[t][2 * half], y = added[t][2 * half + 1];
+        const float2 pair = with.PairAt(row + lane / 4 + 8 * half, n + 8 * t, lane % 4 * 2);
         float(&to)[4] = sums[n / 8 + t];
-        to[2 * half] = __fadd_rn(to[2 * half], x);
-        to[2 * half + 1] = __fadd_rn(to[2 * half + 1], y);
+        to[2 * half] = __fmaf_rn(factor, x, to[2 * half]);
+        to[2 * half + 1] = __fmaf_rn(factor, y, to[2 * half + 1]);
         dots[half] = __fmaf_rn(x, pair.x, dots[half]);
         dots[half] = __fmaf_rn(y, pair.y, dots[half]);
       }
   }
-  return {QuadSum(dots[0]), QuadSum(dots[1])};
+  return {__fmul_rn(low, QuadSum(dots[0])), __fmul_rn(high, QuadSum(dots[1]))};
+}
+
+// sums[row, :] += (factor(row) * left[row, :]) . state[:, n]; what is in brackets is rounded.
+__device__ __forceinline__ void AddStates(float (&sums)[kN / 8][4], const Tile<kP>& left,
+                                          const Tile<kN>& state, int row, float low, float high) {
+#pragma unroll
+  for (int k = 0; k < kP; k += 16) {
+    uint32_t rows[4];
+    left.LoadA(rows, row, k);
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const float factor = r % 2 == 0 ? low : high;
+      rows[r] = PairOfBF16(__fmul_rn(factor, __uint_as_float(rows[r] << 16)),
+                           __fmul_rn(factor, __uint_as_float(rows[r] & 0xffff0000u)));
+    }
+#pragma unroll
+    for (int n = 0; n < kN; n += 16) {
+      uint32_t b[4];
+      state.LoadBTransposed(b, k, n);
+      Mma(sums[n / 8], rows, b[0], b[1]);
+      Mma(sums[n / 8 + 1], rows, b[2], b[3]);
+    }
+  }
 }
 
 // The product of a head's state and its gradient, element by element, of a thread's elements.
 __device__ __forceinline__ float StateProduct(const GroupBuffers::Head& head) {
   float sum = 0;
-  for (int e = 2 * static_cast<int>(threadIdx.x); e < kP * kN; e += 2 * kThreads) {
-    const uint32_t x = *reinterpret_cast<const uint32_t*>(head.state + e),
-                   y = *reinterpret_cast<const uint32_t*>(head.d_state + e);
-    sum = __fmaf_rn(__uint_as_float(x << 16), __uint_as_float(y << 16), sum);
-    sum = __fmaf_rn(__uint_as_float(x & 0xffff0000u), __uint_as_float(y & 0xffff0000u), sum);
+#pragma unroll
+  for (int e = 8 * static_cast<int>(threadIdx.x); e < kP * kN; e += 8 * kThreads) {
+    const uint4 x = *reinterpret_cast<const uint4*>(head.state + e),
+                y = *reinterpret_cast<const uint4*>(head.d_state + e);
+    const uint32_t of_x[4] = {x.x, x.y, x.z, x.w}, of_y[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      sum = __fmaf_rn(__uint_as_float(of_x[k] << 16), __uint_as_float(of_y[k] << 16), sum);
+      sum = __fmaf_rn(__uint_as_float(of_x[k] & 0xffff0000u),
+                      __uint_as_float(of_y[k] & 0xffff0000u), sum);
+    }
   }
   return sum;
 }
 
-// d_c += dW b, over positions up to the warp's; d_b += dW^T c, over those from the warp's on.
-__device__ __forceinline__ void AddPairs(float (&d_c)[kN / 8][4], float (&d_b)[kN / 8][4],
-                                         const Tile<kQ>& d_pairs, const Tile<kN>& b,
-                                         const Tile<kN>& c, int row) {
-  const auto add = [](float(&sums)[kN / 8][4], const uint32_t(&left)[4], const Tile<kN>& right,
-                      int k) {
+// sums += left . right[k.., :], of 16 of the chunk's positions k.
+__device__ __forceinline__ void AddPairs(float (&sums)[kN / 8][4], const uint32_t (&left)[4],
+                                         const Tile<kN>& right, int k) {
 #pragma unroll
-    for (int t = 0; t < kN / 8; t += 2) {
-      uint32_t r[4];
-      right.LoadBTransposed(r, k, 8 * t);
-      Mma(sums[t], left, r[0], r[1]);
-      Mma(sums[t + 1], left, r[2], r[3]);
-    }
-  };
-  uint32_t left[4];
-  for (int j = 0; j <= row; j += 16) {
-    d_pairs.LoadATransposed(left, row, j);
-    add(d_c, left, b, j);
-  }
-  for (int i = row; i < kQ; i += 16) {
-    d_pairs.LoadA(left, row, i);
-    add(d_b, left, c, i);
+  for (int t = 0; t < kN / 8; t += 2) {
+    uint32_t r[4];
+    right.LoadBTransposed(r, k, 8 * t);
+    Mma(sums[t], left, r[0], r[1]);
+    Mma(sums[t + 1], left, r[2], r[3]);
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) GroupKernel(const SsdArgs a) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
+  extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   GroupBuffers& s = *reinterpret_cast<GroupBuffers*>(shared_memory);
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp, row = warp * 16, own = row + lane / 4;
-  const SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-                   static_cast<int>(blockIdx.y) * a.heads_of_group};
+            warp = static_cast<int>(threadIdx.x) / kWarp, row = warp % (kWarps / 2) * 16,
+            own = row + lane / 4;
+  const bool of_c = warp < kWarps / 2;
+  SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+             static_cast<int>(blockIdx.y) * a.heads_of_group};
   const Tile<kN> b{s.b}, c{s.c};
   FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
   FillRows<kN, kThreads>(c, a.c, a, p, p.group(a));
   FillHead(s, 0, a, p);
   CommitCopies();
-  float d_b[kN / 8][4] = {}, d_c[kN / 8][4] = {};
-  for (int h = 0; h < a.heads_of_group; ++h) {
+  // What a head's warps have found, once all have.
+  const auto finish = [&](int h) {
+    if (threadIdx.x > 0) return;
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum = __fadd_rn(sum, s.products[h % 2][w]);
     const SsdPlace here{p.batch, p.chunk, p.head + h};
-    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
+    a.state_spans[here.of_head(a)] = __fmul_rn(s.wholes[h % 2], sum);
+  };
+  float sums[kN / 8][4] = {};
+  for (int h = 0; h < a.heads_of_group; ++h) {
+    GroupBuffers& s = *reinterpret_cast<GroupBuffers*>(shared_memory + Anew(0));
+    const Tile<kN> c{s.c};
+    const SsdPlace here{p.batch, p.chunk, p.head + h};
+    WaitCopies<0>();
+    __syncthreads();  // the head is there, and the one before it has been read
+    if (h + 1 < a.heads_of_group)
+      FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
+    else
+      FillPairs(Tile<kQ>{s.heads[1 - h % 2].x}, a, p);
     CommitCopies();
-    WaitCopies<1>();
-    __syncthreads();
-    const GroupBuffers::Head& head = s.heads[h % 2];
+    if (h > 0) finish(h - 1);
+    GroupBuffers::Head& head = s.heads[h % 2];
     const Steps& steps = s.steps[h % 2];
-    const float2 from_state = AddStates(d_c, Tile<kP>{const_cast<uint16_t*>(head.d_out)},
-                                        Tile<kN>{const_cast<uint16_t*>(head.state)}, c, row,
-                                        steps.FromStart(own), steps.FromStart(own + 8));
-    AddStates(d_b, Tile<kP>{const_cast<uint16_t*>(head.x)},
-              Tile<kN>{const_cast<uint16_t*>(head.d_state)}, b, row,
-              __fmul_rn(steps.ToEnd(own), steps.dt[own]),
-              __fmul_rn(steps.ToEnd(own + 8), steps.dt[own + 8]));
-    if (lane % 4 == 0) {
-      a.spans[4 * (here.position(a) + own)] = from_state.x;
-      a.spans[4 * (here.position(a) + own + 8)] = from_state.y;
+    if (of_c) {
+      const float2 from_state = AddStates(sums, Tile<kP>{head.d_out}, Tile<kN>{head.state}, c, row,
+                                          steps.FromStart(own), steps.FromStart(own + 8));
+      if (lane % 4 == 0) {
+        a.spans[4 * (here.position(a) + own)] = from_state.x;
+        a.spans[4 * (here.position(a) + own + 8)] = from_state.y;
+      }
+    } else {
+      AddStates(sums, Tile<kP>{head.x}, Tile<kN>{head.d_state}, row,
+                __fmul_rn(steps.ToEnd(own), steps.dt[own]),
+                __fmul_rn(steps.ToEnd(own + 8), steps.dt[own + 8]));
     }
     const float product = WarpSum(StateProduct(head));
-    if (lane == 0) s.products[warp] = product;
-    const float whole = steps.FromStart(kQ - 1);
-    __syncthreads();  // sums are there; the buffer is filled again
-    if (threadIdx.x == 0) {
-      float sum = 0;
-      for (int w = 0; w < kWarps; ++w) sum = __fadd_rn(sum, s.products[w]);
-      a.state_spans[here.of_head(a)] = __fmul_rn(whole, sum);
-    }
+    if (lane == 0) s.products[h % 2][warp] = product;
+    if (threadIdx.x == 0) s.wholes[h % 2] = steps.FromStart(kQ - 1);
   }
-  const Tile<kQ> d_pairs{s.heads[0].x};
-  FillTile<kQ, kQ, kThreads>(
-      d_pairs, static_cast<const std::byte*>(a.d_pairs) + 2 * p.pairs_of_group(a), kQ, kQ, true);
-  CommitCopies();
   WaitCopies<0>();
   __syncthreads();
-  AddPairs(d_c, d_b, d_pairs, b, c, row);
-  StoreRows(a.d_c, a, p, p.group(a), row, d_c);
-  StoreRows(a.d_b, a, p, p.group(a), row, d_b);
+  finish(a.heads_of_group - 1);
+  // d_c += dW b, over positions up to the warp's; d_b += dW^T c, over those from the warp's on.
+  const Tile<kQ> d_pairs{s.heads[a.heads_of_group % 2].x};
+  uint32_t left[4];
+  if (of_c) {
+    for (int j = 0; j <= row; j += 16) {
+      d_pairs.LoadATransposed(left, row, j);
+      AddPairs(sums, left, b, j);
+    }
+  } else {
+    for (int i = row; i < kQ; i += 16) {
+      d_pairs.LoadA(left, row, i);
+      AddPairs(sums, left, c, i);
+    }
+  }
+  StoreRows(of_c ? a.d_c : a.d_b, a, p, p.group(a), row, 0, sums);
 }
 
+constexpr int kStepThreads = 256, kStepWarps = kStepThreads / kWarp;
 // d_dt, and the chunk's sum of d_a_log: a warp per chunk of a head, a lane has four positions.
-__global__ void __launch_bounds__(kThreads) StepGradientKernel(const SsdArgs a) {
+__global__ void __launch_bounds__(kStepThreads) StepGradientKernel(const SsdArgs a) {
   BeginKernel();
-  const int64_t e = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, chunks = e / a.heads;
+  const int64_t e = int64_t{blockIdx.x} * kStepWarps + threadIdx.x / kWarp, chunks = e / a.heads;
   if (chunks >= int64_t{a.batch} * a.chunks) return;
   const SsdPlace p{static_cast<int>(chunks / a.chunks), static_cast<int>(chunks % a.chunks),
                    static_cast<int>(e % a.heads)};
@@ -211,7 +256,7 @@ void LaunchSsdGroupGradients(const SsdArgs& a, const Launch& launch) {
   AllowShared(GroupKernel, sizeof(GroupBuffers));
   LaunchKernel(launch, grid, kThreads, sizeof(GroupBuffers), GroupKernel, a);
   const int64_t chunks = int64_t{a.batch} * a.chunks * a.heads;
-  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(chunks, kWarps)), kThreads, 0,
+  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(chunks, kStepWarps)), kStepThreads, 0,
                StepGradientKernel, a);
 }
 

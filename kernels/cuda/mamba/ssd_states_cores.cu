@@ -83,7 +83,7 @@ __device__ __forceinline__ void AddPart(float (&state)[kHalf / 8][4], Buffers& s
 // kGradient: backwards.
 template <bool kGradient>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StatesKernel(const SsdArgs a) {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
+  extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   Buffers& s = *reinterpret_cast<Buffers*>(shared_memory);
   const int lane = static_cast<int>(threadIdx.x) % kWarp,
@@ -99,8 +99,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm) StatesKernel(const Ssd
                                         int64_t{blockIdx.x} * kHalf + lane % 4 * 2);
 #pragma unroll
     for (int t = 0; t < kHalf / 8; ++t) {
-      StorePair(to + 16 * t, true, state[t][0], state[t][1]);
-      StorePair(to + 16 * t + 2 * 8 * kN, true, state[t][2], state[t][3]);
+      StorePair(to + 16 * t, state[t][0], state[t][1]);
+      StorePair(to + 16 * t + 2 * 8 * kN, state[t][2], state[t][3]);
     }
   };
   // Of the last chunk nobody reads what it adds.

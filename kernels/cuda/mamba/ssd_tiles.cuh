@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/mamba/ssd_device.cuh"
+#include "kernels/cuda/tensor_cores/exp2.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
@@ -11,6 +12,13 @@ namespace millrace::cuda {
 // The sizes that SsdOnTensorCores asks for.
 inline constexpr int kQ = static_cast<int>(kSsdChunk), kP = static_cast<int>(kSsdChannels),
                      kN = static_cast<int>(kSsdStates);
+
+// The same value, of which the compiler knows nothing: what follows from it is computed where it is
+// used, rather than once ahead of a loop and then kept in registers, which are short.
+__device__ __forceinline__ int Anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // Rows of kColumns, a multiple of 64. Pieces of 16 bytes of row r are permuted by r % 8, so that
 // eight rows' pieces of the same columns lie in different banks.
@@ -21,30 +29,40 @@ struct Tile {
   __device__ uint16_t* At(int row, int column) const {
     return data + row * kColumns + (((column / 8) ^ (row % 8)) * 8) + column % 8;
   }
-  __device__ float2 PairAt(int row, int column) const {  // an even column and the next
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(At(row, column));
+  // At(row, column0 + column) and the next; column0 is a multiple of 8, column is even and below 8.
+  __device__ float2 PairAt(int row, int column0, int column) const {
+    const uint32_t own = SharedAddress(data) + 2 * (kColumns * row + column) + 16 * (row % 8);
+    uint32_t pair;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(own ^ (2 * column0)) : "memory");
     return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
   }
 
   // a[m,k] = tile[m0 + m, k0 + k]; = tile[k0 + k, m0 + m].
   __device__ void LoadA(uint32_t (&a)[4], int m0, int k0) const {
     const int lane = Lane();
-    LoadMatrices(a, At(m0 + lane % 16, k0 + lane / 16 * 8));
+    LoadMatrices(a, Piece(lane % 16, lane / 16, m0, k0));
   }
   __device__ void LoadATransposed(uint32_t (&a)[4], int m0, int k0) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadTransposed(a, At(k0 + lane % 8 + matrix / 2 * 8, m0 + matrix % 2 * 8));
+    LoadTransposed(a, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, k0, m0));
   }
   // Two b side by side, {b0, b1, b0, b1}: b[k,n] = tile[n0 + n, k0 + k]; = tile[k0 + k, n0 + n].
   __device__ void LoadB(uint32_t (&b)[4], int k0, int n0) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadMatrices(b, At(n0 + lane % 8 + matrix / 2 * 8, k0 + matrix % 2 * 8));
+    LoadMatrices(b, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, n0, k0));
   }
   __device__ void LoadBTransposed(uint32_t (&b)[4], int k0, int n0) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadTransposed(b, At(k0 + lane % 8 + matrix % 2 * 8, n0 + matrix / 2 * 8));
+    LoadTransposed(b, Piece(lane % 8 + matrix % 2 * 8, matrix / 2, k0, n0));
   }
 
+  // Of At(row0 + row, column0 + 8 * piece), where piece is 0 or 1, row0 a multiple of 8 and column0
+  // of 16: what a lane has of its own is the same for all row0 and column0. Tiles are aligned to
+  // their rows' bytes.
+  __device__ uint32_t Piece(int row, int piece, int row0, int column0) const {
+    const uint32_t own = SharedAddress(data) + 2 * kColumns * row + 16 * (piece ^ (row % 8));
+    return (own ^ (2 * column0)) + 2 * kColumns * row0;
+  }
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 };
 
@@ -56,8 +74,11 @@ __device__ __forceinline__ void FillTile(const Tile<kColumns>& tile, const std::
                                          int64_t stride, int count, bool wide) {
   constexpr int kPieces = kColumns / 8;
   const uint16_t* const rows = reinterpret_cast<const uint16_t*>(from);
-  for (int e = threadIdx.x; e < kRows * kPieces; e += kThreads) {
-    const int row = e / kPieces, column = e % kPieces * 8;
+  const int thread = Anew(static_cast<int>(threadIdx.x));
+  static_assert(kRows * kPieces % kThreads == 0);
+#pragma unroll
+  for (int first = 0; first < kRows * kPieces; first += kThreads) {
+    const int e = first + thread, row = e / kPieces, column = e % kPieces * 8;
     uint16_t* const to = tile.At(row, column);
     if (row >= count) {
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
@@ -85,30 +106,54 @@ __device__ __forceinline__ void FillState(const Tile<kN>& tile, const void* stat
                              true);
 }
 
-// Two neighbours of a row, rounded. wide: they are aligned to 4 bytes.
-__device__ __forceinline__ void StorePair(std::byte* to, bool wide, float left, float right) {
-  const uint32_t pair = PairOfBF16(left, right);
-  if (wide) {
-    *reinterpret_cast<uint32_t*>(to) = pair;
-  } else {
-    reinterpret_cast<uint16_t*>(to)[0] = static_cast<uint16_t>(pair);
-    reinterpret_cast<uint16_t*>(to)[1] = static_cast<uint16_t>(pair >> 16);
-  }
+// Two neighbours of a row of scratch, rounded.
+__device__ __forceinline__ void StorePair(std::byte* to, float left, float right) {
+  *reinterpret_cast<uint32_t*>(to) = PairOfBF16(left, right);
 }
 
-// A warp's 16 rows of kColumns/8 accumulators, to positions of a chunk.
+// Of four tiles of columns side by side, lane q of the four that share rows has a pair of columns
+// of each; it gets all four pairs of tile q.
+__device__ __forceinline__ uint4 QuadTransposed(const uint32_t (&pairs)[4]) {
+  const bool odd = threadIdx.x % 2 == 1, upper = threadIdx.x % 4 >= 2;
+  const uint32_t from_low = __shfl_xor_sync(0xffffffffu, odd ? pairs[0] : pairs[1], 1),
+                 from_high = __shfl_xor_sync(0xffffffffu, odd ? pairs[2] : pairs[3], 1);
+  // Of tile 0 or 1, and of 2 or 3: the pairs of this lane and of its neighbour, in order.
+  const uint32_t low[2] = {odd ? from_low : pairs[0], odd ? pairs[1] : from_low},
+                 high[2] = {odd ? from_high : pairs[2], odd ? pairs[3] : from_high};
+  const uint32_t first = __shfl_xor_sync(0xffffffffu, upper ? low[0] : high[0], 2),
+                 second = __shfl_xor_sync(0xffffffffu, upper ? low[1] : high[1], 2);
+  return upper ? make_uint4(first, second, high[0], high[1])
+               : make_uint4(low[0], low[1], first, second);
+}
+
+// A warp's 16 rows of kTiles accumulators, a multiple of four, to positions of a chunk: columns
+// from `column` on.
 template <int kTiles>
 __device__ __forceinline__ void StoreRows(const Sequence& s, const SsdArgs& a, const SsdPlace& p,
-                                          int h, int row, const float (&d)[kTiles][4]) {
+                                          int h, int row, int column, const float (&d)[kTiles][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = row + lane / 4 + 8 * half;
-    if (i >= p.count(a)) continue;
-    std::byte* const to = s.rows.data + 2 * (RowAt(s, p.batch, p.begin(a) + i, h) + lane % 4 * 2);
+    std::byte* const to =
+        s.rows.data + 2 * (RowAt(s, p.batch, p.begin(a) + i, h) + column + lane % 4 * 8);
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t)
-      StorePair(to + 16 * t, s.rows.wide, d[t][2 * half], d[t][2 * half + 1]);
+    for (int t = 0; t < kTiles; t += 4) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) pairs[k] = PairOfBF16(d[t + k][2 * half], d[t + k][2 * half + 1]);
+      const uint4 eight = QuadTransposed(pairs);
+      if (i >= p.count(a)) continue;
+      if (s.rows.wide) {
+        *reinterpret_cast<uint4*>(to + 16 * t) = eight;
+      } else {
+        const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+        uint16_t* const elements = reinterpret_cast<uint16_t*>(to + 16 * t);
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+          elements[k] = static_cast<uint16_t>(words[k / 2] >> (k % 2 * 16));
+      }
+    }
   }
 }
 
@@ -116,17 +161,17 @@ __device__ __forceinline__ void StoreRows(const Sequence& s, const SsdArgs& a, c
 struct Steps {
   float decay[kQ], dt[kQ];
 
-  // 2^(decay[i] - decay[j]), for j that may lie behind i, where it is not used.
-  __device__ float Between(int i, int j) const { return exp2f(fminf(decay[i] - decay[j], 0.0f)); }
-  __device__ float FromStart(int i) const { return exp2f(decay[i]); }
-  __device__ float ToEnd(int j) const { return exp2f(decay[kQ - 1] - decay[j]); }
+  __device__ float FromStart(int i) const { return Exp2(decay[i]); }
+  __device__ float ToEnd(int j) const { return Exp2(decay[kQ - 1] - decay[j]); }
 };
-template <int kThreads>
+// As FillTile. The arrays begin at multiples of kQ.
 __device__ __forceinline__ void FillSteps(Steps& steps, const SsdArgs& a, const SsdPlace& p) {
-  for (int i = threadIdx.x; i < kQ; i += kThreads) {
-    steps.decay[i] = static_cast<const float*>(a.decay)[p.position(a) + i];
-    steps.dt[i] = a.steps_or_pairs[p.position(a) + i];
-  }
+  constexpr int kPieces = kQ / 4;
+  const int e = threadIdx.x % kPieces * 4;
+  if (threadIdx.x < kPieces)
+    CopyAsync16(steps.decay + e, static_cast<const float*>(a.decay) + p.position(a) + e);
+  else if (threadIdx.x < 2 * kPieces)
+    CopyAsync16(steps.dt + e, a.steps_or_pairs + p.position(a) + e);
 }
 
 // The sum over the four lanes that share rows of an accumulator.

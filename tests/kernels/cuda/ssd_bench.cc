@@ -1,8 +1,10 @@
 // The ops of a Mamba-2 mixer at the sizes of published hybrids, on this GPU: times of the scan,
 // forward and backward, and of what stands around it. A markdown table on stdout.
 //
-//   ssd_bench [SECONDS]     SECONDS (1): how long each op is called in a row, so that the power cap
-//                           is in force as in training
+//   ssd_bench [SECONDS [BATCH LENGTH HEADS]]
+//
+// SECONDS (1): how long each op is called in a row, so that the power cap is in force as in
+// training. BATCH, LENGTH and HEADS: one size in place of those of the table.
 //
 // Milliseconds per call: the median of batches of calls, the least and the most. GB/s: operands
 // once, without scratch; TFLOP/s: Flops() of the scan. Operands are random, steps between 0.001 and
@@ -13,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <vector>
 
 #include "kernels/cuda/mamba/mamba.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -215,8 +218,9 @@ int Main(int argc, char** argv) {
   CudaDevice device(0);
   fmt::print("{}\n\n| size | op | ms | least to most | GB/s | TFLOP/s |\n", device.name());
   fmt::print("|---|---|---|---|---|---|\n");
-  for (const Size& size : {Size{2, 4096, 64}, Size{1, 8192, 64}, Size{2, 4096, 128}})
-    Bench(device, size, seconds).Run();
+  std::vector<Size> sizes = {{2, 4096, 64}, {1, 8192, 64}, {2, 4096, 128}};
+  if (argc > 4) sizes = {{std::atol(argv[2]), std::atol(argv[3]), std::atol(argv[4])}};
+  for (const Size& size : sizes) Bench(device, size, seconds).Run();
   return 0;
 }
 
