@@ -67,26 +67,29 @@ struct Tile {
 };
 
 // Begins to fill kRows rows of a tile from rows that are `stride` elements apart; those from
-// `count` on become zero. wide: rows are aligned to 16 bytes. By all threads of the block;
-// WaitCopies and a barrier come before the tile is read.
+// `count` on become zero. wide: rows are aligned to 16 bytes; else all is there on return. By all
+// threads of the block; WaitCopies and a barrier come before the tile is read.
 template <int kRows, int kColumns, int kThreads>
 __device__ __forceinline__ void FillTile(const Tile<kColumns>& tile, const std::byte* from,
                                          int64_t stride, int count, bool wide) {
-  constexpr int kPieces = kColumns / 8;
-  const uint16_t* const rows = reinterpret_cast<const uint16_t*>(from);
-  const int thread = Anew(static_cast<int>(threadIdx.x));
-  static_assert(kRows * kPieces % kThreads == 0);
+  constexpr int kPieces = kColumns / 8, kStep = kThreads / kPieces;  // rows at a time
+  static_assert(kRows % kStep == 0 && kStep % 8 == 0);
+  const int thread = Anew(static_cast<int>(threadIdx.x)), first = thread / kPieces,
+            column = thread % kPieces * 8;
+  const std::byte* piece = from + 2 * (first * stride + column);
+  uint16_t* const to = tile.At(first, column);
+  if (wide) {
+    const uint32_t shared = SharedAddress(to);
 #pragma unroll
-  for (int first = 0; first < kRows * kPieces; first += kThreads) {
-    const int e = first + thread, row = e / kPieces, column = e % kPieces * 8;
-    uint16_t* const to = tile.At(row, column);
-    if (row >= count) {
-      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-    } else if (wide) {
-      CopyAsync16(to, rows + row * stride + column);
-    } else {
-      for (int i = 0; i < 8; ++i) to[i] = rows[row * stride + column + i];
-    }
+    for (int row = 0; row < kRows; row += kStep, piece += 2 * kStep * stride)
+      CopyAsync16(shared + 2 * kColumns * row, piece, first + row < count);
+  } else {
+#pragma unroll 1
+    for (int row = 0; row < kRows; row += kStep, piece += 2 * kStep * stride)
+#pragma unroll 1
+      for (int i = 0; i < 8; ++i)
+        to[kColumns * row + i] =
+            first + row < count ? reinterpret_cast<const uint16_t*>(piece)[i] : uint16_t{0};
   }
 }
 
@@ -147,11 +150,10 @@ __device__ __forceinline__ void StoreRows(const Sequence& s, const SsdArgs& a, c
       if (s.rows.wide) {
         *reinterpret_cast<uint4*>(to + 16 * t) = eight;
       } else {
-        const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
-        uint16_t* const elements = reinterpret_cast<uint16_t*>(to + 16 * t);
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-          elements[k] = static_cast<uint16_t>(words[k / 2] >> (k % 2 * 16));
+        uint64_t left = eight.x | uint64_t{eight.y} << 32, next = eight.z | uint64_t{eight.w} << 32;
+#pragma unroll 1
+        for (int k = 0; k < 8; ++k, left = left >> 16 | next << 48, next >>= 16)
+          reinterpret_cast<uint16_t*>(to + 16 * t)[k] = static_cast<uint16_t>(left);
       }
     }
   }

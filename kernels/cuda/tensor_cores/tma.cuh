@@ -32,6 +32,10 @@ __device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes
                : "r"(barrier), "r"(bytes)
                : "memory");
 }
+// Once the thread's copies so far (CopyAsync16) are there, without waiting for them.
+__device__ __forceinline__ void ArriveBehindCopies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(barrier) : "memory");
+}
 __device__ __forceinline__ void WaitFor(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
