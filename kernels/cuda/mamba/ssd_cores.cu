@@ -50,24 +50,30 @@ struct OutBuffers {
   uint16_t c[kQ * kN];
   struct Head {
     uint16_t x[kQ * kP], state[kP * kN];
-  } heads[2];  // ahead of the second head, its buffer has b
-  Steps steps[2];
-  uint4 m[kBlocks][kWarp];  // a head's pairs, decayed, as fragments
+  } heads[kStages];  // ahead of the third head, its buffer has b
+  Steps steps[kStages];
+  uint4 m[2][kBlocks][kWarp];  // a head's pairs, decayed, as fragments; of two heads
+  Stages<kPairThreads> stages;
   uint64_t m_there;
 };
 static_assert(sizeof(OutBuffers::Head) == sizeof(uint16_t[kQ * kN]));
 
-__device__ __forceinline__ void FillHead(OutBuffers& s, int buffer, const SsdArgs& a,
-                                         const SsdPlace& p) {
-  FillRows<kP, kPairThreads>(Tile<kP>{s.heads[buffer].x}, a.x, a, p, p.head);
-  FillState<kPairThreads>(Tile<kN>{s.heads[buffer].state}, a.states_before, a, p);
-  FillSteps(s.steps[buffer], a, p);
+// Begins to fill the buffers of head h of a group.
+__device__ __forceinline__ void FillHead(OutBuffers& s, const SsdArgs& a, const SsdPlace& group,
+                                         int h) {
+  const SsdPlace p{group.batch, group.chunk, group.head + h};
+  OutBuffers::Head& head = s.heads[h % kStages];
+  FillRows<kP, kPairThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
+  FillState<kPairThreads>(Tile<kN>{head.state}, a.states_before, a, p);
+  FillSteps(s.steps[h % kStages], a, p);
+  s.stages.Filled(h, a.x.rows.wide);
 }
 
 // A warp's blocks of a head: the pairs, decayed, times dt.
-__device__ __forceinline__ void DecayPairs(OutBuffers& s, const Steps& steps, const Slots& slots,
+__device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const Slots& slots,
                                            const float (&pairs)[kSlots][2][4]) {
   const Lane l(0);
+  const Steps& steps = s.steps[h % kStages];
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
     if (!HasSlot(slot)) break;
@@ -83,32 +89,36 @@ __device__ __forceinline__ void DecayPairs(OutBuffers& s, const Steps& steps, co
       }
     uint32_t m[4];
     FragmentOf(m, w[0], w[1]);
-    s.m[block.index()][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
+    s.m[h % 2][block.index()][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
   }
   __syncwarp();
   if (l.lane == 0) Arrive(SharedAddress(&s.m_there));
 }
 
-// A warp's rows of a head's outputs.
-__device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& p, OutBuffers& s,
+// A warp's rows of the outputs of head h of a group.
+__device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& group, OutBuffers& s,
                                           int h) {
+  const SsdPlace p{group.batch, group.chunk, group.head + h};
   const Rows16 rows;
   const Lane l(rows.row);
-  OutBuffers::Head& head = s.heads[h % 2];
-  const Steps& steps = s.steps[h % 2];
+  OutBuffers::Head& head = s.heads[h % kStages];
+  const Steps& steps = s.steps[h % kStages];
   const Tile<kP> x{head.x};
   float y[kHalfTiles][4] = {};
   AddProduct(y, Tile<kN>{s.c}, Tile<kN>{head.state}, rows);
   ScaleRows(y, steps.FromStart(l.row), steps.FromStart(l.row + 8));
+  // Once all warps have this head's pairs they are done with the head before, and with b.
   WaitFor(SharedAddress(&s.m_there), h % 2);
+  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, group, h + kStages - 1);
   for (int j = 0; j <= rows.tile; ++j)
-    AddBlock(y, s.m[Block{rows.tile, j}.index()][l.lane], x, 16 * j, rows.channel);
+    AddBlock(y, s.m[h % 2][Block{rows.tile, j}.index()][l.lane], x, 16 * j, rows.channel);
+  const OwnPairs pairs(x, rows);
   const float d = ElementOf(a.d, p.head);
 #pragma unroll
   for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 own = x.PairAt(l.row + 8 * half, rows.channel + 8 * t, l.column);
+      const float2 own = pairs.At(t, half);
       y[t][2 * half] = __fmaf_rn(d, own.x, y[t][2 * half]);
       y[t][2 * half + 1] = __fmaf_rn(d, own.y, y[t][2 * half + 1]);
     }
@@ -119,15 +129,19 @@ __global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
   extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   OutBuffers& s = *reinterpret_cast<OutBuffers*>(shared_memory);
-  SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-             static_cast<int>(blockIdx.y) * a.heads_of_group};
-  const Tile<kN> c{s.c}, b{s.heads[1].x};
-  FillRows<kN, kPairThreads>(c, a.c, a, p, p.group(a));
-  FillRows<kN, kPairThreads>(b, a.b, a, p, p.group(a));
+  if (threadIdx.x == 0) {
+    s.stages.Init();
+    InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+  }
+  __syncthreads();
+  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                       static_cast<int>(blockIdx.y) * a.heads_of_group};
+  const Tile<kN> c{s.c}, b{s.heads[kStages - 1].x};
+  FillRows<kN, kPairThreads>(c, a.c, a, group, group.group(a));
+  FillRows<kN, kPairThreads>(b, a.b, a, group, group.group(a));
   CommitCopies();
-  FillHead(s, 0, a, p);
+  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, group, h);
   CommitCopies();
-  if (threadIdx.x == 0) InitBarrier(SharedAddress(&s.m_there), kPairWarps);
   WaitCopies<1>();
   __syncthreads();
   const Slots slots;
@@ -136,14 +150,12 @@ __global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
   for (int slot = 0; slot < kSlots; ++slot)
     if (HasSlot(slot))
       ProductsOfBlock(pairs[slot], c, b, 16 * slots.blocks[slot].i, 16 * slots.blocks[slot].j);
-  for (int h = 0; h < a.heads_of_group; ++h, ++p.head) {
-    OutBuffers& s = *reinterpret_cast<OutBuffers*>(shared_memory + Anew(0));
-    WaitCopies<0>();
-    __syncthreads();  // the head is there, and the one before it, or b, has been read
-    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + 1});
-    CommitCopies();
-    DecayPairs(s, s.steps[h % 2], slots, pairs);
-    OutOfHead(a, p, s, h);
+#pragma unroll 1
+  for (int h = 0; h < a.heads_of_group; ++h) {
+    OutBuffers& here = *reinterpret_cast<OutBuffers*>(shared_memory + Anew(0));
+    here.stages.Wait(h);
+    DecayPairs(here, h, slots, pairs);
+    OutOfHead(a, group, here, h);
   }
 }
 

@@ -14,24 +14,31 @@ struct XBuffers {
   uint16_t b[kQ * kN];
   struct Head {
     uint16_t x[kQ * kP], d_out[kQ * kP], d_state[kP * kN];
-  } heads[2];  // ahead of the second head, its buffer has c
-  Steps steps[2];
-  uint4 m[kBlocks][kWarp];  // a head's pairs, decayed, as fragments
-  // Sums of dW[i,j] c[i].b[j] over i > j of a block, by i and by j.
-  float by_i[kBlocks][16], by_j[kBlocks][16];
-  // Sums of half the channels.
-  float to_state[2][kQ], from_x[2][kQ], d_sums[kPairWarps];
+  } heads[kStages];  // ahead of the third head, its buffer has c
+  Steps steps[kStages];
+  // Of two heads: pairs, decayed, as fragments; sums of dW[i,j] c[i].b[j] over i > j of a block, by
+  // i and by j; and the warps' sums of x * d_out.
+  struct Pairs {
+    uint4 m[kBlocks][kWarp];
+    float by_i[kBlocks][16], by_j[kBlocks][16];
+    float d_sums[kPairWarps];
+  } pairs[2];
+  float to_state[kQ], from_x[kQ];  // of half the channels
+  Stages<kPairThreads> stages;
   uint64_t m_there;
 };
 static_assert(sizeof(uint16_t[2][kQ * kP]) == sizeof(uint16_t[kQ * kN]));
 
-__device__ __forceinline__ void FillHead(XBuffers& s, int buffer, const SsdArgs& a,
-                                         const SsdPlace& p) {
-  XBuffers::Head& head = s.heads[buffer];
+// Begins to fill the buffers of head h of a group.
+__device__ __forceinline__ void FillHead(XBuffers& s, const SsdArgs& a, const SsdPlace& group,
+                                         int h) {
+  const SsdPlace p{group.batch, group.chunk, group.head + h};
+  XBuffers::Head& head = s.heads[h % kStages];
   FillRows<kP, kPairThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
   FillRows<kP, kPairThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
   FillState<kPairThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
-  FillSteps(s.steps[buffer], a, p);
+  FillSteps(s.steps[h % kStages], a, p);
+  s.stages.Filled(h, a.x.rows.wide && a.out.rows.wide);
 }
 
 // The sums over the eight lanes that share columns, of four values; lanes that differ in lane / 4
@@ -49,11 +56,13 @@ __device__ __forceinline__ float SumOfLanes(const float (&v)[4]) {
 
 // One head's block of pairs: d_pairs += dW^T; M^T, and sums of dW[i,j] c[i].b[j], to `s`.
 __device__ __forceinline__ void PairsOfBlock(float (&d_pairs)[2][4], const float (&pairs)[2][4],
-                                             XBuffers& s, int buffer, const Block& block) {
+                                             XBuffers& s, int h, const Block& block) {
   const Lane l(0);
   const int i0 = 16 * block.i, j0 = 16 * block.j, index = block.index();
-  const Steps& steps = s.steps[buffer];
-  const Tile<kP> x{s.heads[buffer].x}, d_out{s.heads[buffer].d_out};
+  const Steps& steps = s.steps[h % kStages];
+  XBuffers::Head& head = s.heads[h % kStages];
+  XBuffers::Pairs& made = s.pairs[h % 2];
+  const Tile<kP> x{head.x}, d_out{head.d_out};
   float d_m[2][4] = {};
 #pragma unroll
   for (int k = 0; k < kP; k += 16) {
@@ -80,39 +89,29 @@ __device__ __forceinline__ void PairsOfBlock(float (&d_pairs)[2][4], const float
     }
   uint32_t m[4];
   FragmentOf(m, w[0], w[1]);
-  s.m[index][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
+  made.m[index][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
   by_j[0] = QuadSum(by_j[0]), by_j[1] = QuadSum(by_j[1]);
-  if (l.lane % 4 == 0) s.by_j[index][l.row] = by_j[0], s.by_j[index][l.row + 8] = by_j[1];
+  if (l.lane % 4 == 0) made.by_j[index][l.row] = by_j[0], made.by_j[index][l.row + 8] = by_j[1];
   const float columns[4] = {__fadd_rn(z[0][0], z[0][2]), __fadd_rn(z[0][1], z[0][3]),
                             __fadd_rn(z[1][0], z[1][2]), __fadd_rn(z[1][1], z[1][3])};
   const float by_i = SumOfLanes(columns);
   const int column = l.lane / 4 % 4;
-  if (l.lane < 16) s.by_i[index][column / 2 * 8 + l.column + column % 2] = by_i;
+  if (l.lane < 16) made.by_i[index][column / 2 * 8 + l.column + column % 2] = by_i;
 }
 
-// A warp's rows and channels of x or d_out, as pairs of a lane's accumulators.
-struct OwnPairs {
-  float2 pairs[kHalfTiles][2];
-  __device__ OwnPairs(const Tile<kP>& from, const Lane& l, int channel) {
+// For each of a lane's two rows, the sum over the warp's channels of x * d.
+__device__ __forceinline__ float2 RowDots(const OwnPairs& x, const float (&d)[kHalfTiles][4]) {
+  float sums[2] = {};
 #pragma unroll
-    for (int t = 0; t < kHalfTiles; ++t)
+  for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        pairs[t][half] = from.PairAt(l.row + 8 * half, channel + 8 * t, l.column);
-  }
-  // For each of a lane's two rows, the sum over channels of these times d.
-  __device__ float2 Dots(const float (&d)[kHalfTiles][4]) const {
-    float sums[2] = {};
-#pragma unroll
-    for (int t = 0; t < kHalfTiles; ++t)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sums[half] = __fmaf_rn(pairs[t][half].x, d[t][2 * half], sums[half]);
-        sums[half] = __fmaf_rn(pairs[t][half].y, d[t][2 * half + 1], sums[half]);
-      }
-    return {QuadSum(sums[0]), QuadSum(sums[1])};
-  }
-};
+    for (int half = 0; half < 2; ++half) {
+      const float2 own = x.At(t, half);
+      sums[half] = __fmaf_rn(own.x, d[t][2 * half], sums[half]);
+      sums[half] = __fmaf_rn(own.y, d[t][2 * half + 1], sums[half]);
+    }
+  return {QuadSum(sums[0]), QuadSum(sums[1])};
+}
 
 // d_u to d_x in place; the sum of x * d_out over the warp's rows and channels.
 __device__ __forceinline__ float ToGradientOfX(float (&d_u)[kHalfTiles][4], float d,
@@ -123,7 +122,7 @@ __device__ __forceinline__ float ToGradientOfX(float (&d_u)[kHalfTiles][4], floa
   for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 own = d_out.pairs[t][half], from = x.pairs[t][half];
+      const float2 own = d_out.At(t, half), from = x.At(t, half);
       float &left = d_u[t][2 * half], &right = d_u[t][2 * half + 1];
       left = __fmaf_rn(d, own.x, __fmul_rn(dt[half], left));
       right = __fmaf_rn(d, own.y, __fmul_rn(dt[half], right));
@@ -135,59 +134,81 @@ __device__ __forceinline__ float ToGradientOfX(float (&d_u)[kHalfTiles][4], floa
 
 // Of a head, what its pairs' exponents span, once all blocks have their sums.
 __device__ __forceinline__ void StoreSpansOfPairs(const SsdArgs& a, const SsdPlace& p,
-                                                  const XBuffers& s) {
+                                                  const XBuffers::Pairs& made) {
   const int at = threadIdx.x, side = at / 16;
   if (at >= kQ) return;
   float by_i = 0, by_j = 0;
-  for (int j = 0; j <= side; ++j) by_i = __fadd_rn(by_i, s.by_i[Block{side, j}.index()][at % 16]);
+  for (int j = 0; j <= side; ++j)
+    by_i = __fadd_rn(by_i, made.by_i[Block{side, j}.index()][at % 16]);
   for (int i = side; i < kSide; ++i)
-    by_j = __fadd_rn(by_j, s.by_j[Block{i, side}.index()][at % 16]);
+    by_j = __fadd_rn(by_j, made.by_j[Block{i, side}.index()][at % 16]);
   a.spans[4 * (p.position(a) + at) + 3] = __fsub_rn(by_i, by_j);
 }
 
-// A warp's rows of a head's d_x.
-__device__ __forceinline__ void XOfHead(const SsdArgs& a, const SsdPlace& p, XBuffers& s, int h) {
+// The head's sum of x * d_out over warps, in order.
+__device__ __forceinline__ void StoreSum(const SsdArgs& a, const SsdPlace& p,
+                                         const XBuffers::Pairs& made) {
+  if (threadIdx.x > 0) return;
+  double sum = 0;
+#pragma unroll
+  for (const float of_warp : made.d_sums) sum = __dadd_rn(sum, static_cast<double>(of_warp));
+  a.sums[int64_t{a.batch} * a.chunks * a.heads + p.of_head(a)] = sum;
+}
+
+// Of a warp's rows of a head: d x to the state and from x, of all channels. Barriers of two warps;
+// 0 is __syncthreads. The one that leaves its sums does not come back before the other has passed
+// the next head's pairs.
+__device__ __forceinline__ void StoreSpansOfRows(const SsdArgs& a, const SsdPlace& p, XBuffers& s,
+                                                 const Rows16& rows, const Lane& l,
+                                                 const float2& to_state, const float2& from_x) {
+  const bool has = l.lane % 4 == 0;
+  if (rows.channel > 0) {
+    if (has) {
+      s.to_state[l.row] = to_state.x, s.to_state[l.row + 8] = to_state.y;
+      s.from_x[l.row] = from_x.x, s.from_x[l.row + 8] = from_x.y;
+    }
+    asm volatile("bar.arrive %0, %1;" : : "r"(1 + rows.tile), "n"(2 * kWarp) : "memory");
+  } else {
+    asm volatile("bar.sync %0, %1;" : : "r"(1 + rows.tile), "n"(2 * kWarp) : "memory");
+    if (!has) return;
+    float* const spans = a.spans + 4 * (p.position(a) + l.row);
+    spans[1] = __fadd_rn(to_state.x, s.to_state[l.row]);
+    spans[2] = __fadd_rn(from_x.x, s.from_x[l.row]);
+    spans[4 * 8 + 1] = __fadd_rn(to_state.y, s.to_state[l.row + 8]);
+    spans[4 * 8 + 2] = __fadd_rn(from_x.y, s.from_x[l.row + 8]);
+  }
+}
+
+// A warp's rows of d_x of head h of a group.
+__device__ __forceinline__ void XOfHead(const SsdArgs& a, const SsdPlace& group, XBuffers& s,
+                                        int h) {
+  const SsdPlace p{group.batch, group.chunk, group.head + h};
   const Rows16 rows;
   const Lane l(rows.row);
-  XBuffers::Head& head = s.heads[h % 2];
-  const Steps& steps = s.steps[h % 2];
+  XBuffers::Head& head = s.heads[h % kStages];
+  XBuffers::Pairs& made = s.pairs[h % 2];
+  const Steps& steps = s.steps[h % kStages];
   const Tile<kP> x_tile{head.x}, d_out_tile{head.d_out};
   float d_u[kHalfTiles][4] = {};
   AddProduct(d_u, Tile<kN>{s.b}, Tile<kN>{head.d_state}, rows);
   ScaleRows(d_u, steps.ToEnd(l.row), steps.ToEnd(l.row + 8));
-  const OwnPairs x(x_tile, l, rows.channel);
-  const float2 to_state = x.Dots(d_u);
+  const OwnPairs x(x_tile, rows);
+  float2 to_state = RowDots(x, d_u);
+  // Once all warps have this head's pairs they are done with the head before, and with c.
   WaitFor(SharedAddress(&s.m_there), h % 2);
-  StoreSpansOfPairs(a, p, s);
+  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, group, h + kStages - 1);
+  if (h > 0) StoreSum(a, {p.batch, p.chunk, p.head - 1}, s.pairs[1 - h % 2]);
+  StoreSpansOfPairs(a, p, made);
   for (int i = rows.tile; i < kSide; ++i)
-    AddBlock(d_u, s.m[Block{i, rows.tile}.index()][l.lane], d_out_tile, 16 * i, rows.channel);
-  const float2 from_x = x.Dots(d_u);
+    AddBlock(d_u, made.m[Block{i, rows.tile}.index()][l.lane], d_out_tile, 16 * i, rows.channel);
+  const float2 from_x = RowDots(x, d_u);
   const float dt[2] = {steps.dt[l.row], steps.dt[l.row + 8]};
-  const int half = rows.channel > 0;
-  if (l.lane % 4 == 0) {
-    s.to_state[half][l.row] = __fmul_rn(dt[0], to_state.x);
-    s.to_state[half][l.row + 8] = __fmul_rn(dt[1], to_state.y);
-    s.from_x[half][l.row] = from_x.x, s.from_x[half][l.row + 8] = from_x.y;
-  }
-  const OwnPairs d_out(d_out_tile, l, rows.channel);
+  to_state.x = __fmul_rn(dt[0], to_state.x), to_state.y = __fmul_rn(dt[1], to_state.y);
+  const OwnPairs d_out(d_out_tile, rows);
   const float sum = ToGradientOfX(d_u, ElementOf(a.d, p.head), x, d_out, dt);
-  if (l.lane == 0) s.d_sums[threadIdx.x / kWarp] = sum;
+  if (l.lane == 0) made.d_sums[threadIdx.x / kWarp] = sum;
   StoreRows(a.d_x, a, p, p.head, rows.row, rows.channel, d_u);
-}
-
-// A head's sums over warps, in order, once all have theirs.
-__device__ __forceinline__ void FinishHead(const SsdArgs& a, const SsdPlace& p, const XBuffers& s) {
-  const int i = threadIdx.x;
-  if (i < kQ) {
-    float* const spans = a.spans + 4 * (p.position(a) + i);
-    spans[1] = __fadd_rn(s.to_state[0][i], s.to_state[1][i]);
-    spans[2] = __fadd_rn(s.from_x[0][i], s.from_x[1][i]);
-  } else if (i == kQ) {
-    double sum = 0;
-    for (int warp = 0; warp < kPairWarps; ++warp)
-      sum = __dadd_rn(sum, static_cast<double>(s.d_sums[warp]));
-    a.sums[int64_t{a.batch} * a.chunks * a.heads + p.of_head(a)] = sum;
-  }
+  StoreSpansOfRows(a, p, s, rows, l, to_state, from_x);
 }
 
 // Blocks of d_pairs with i < j stay as they are: nobody reads them.
@@ -207,15 +228,19 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory);
-  SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-             static_cast<int>(blockIdx.y) * a.heads_of_group};
-  const Tile<kN> b{s.b}, c{s.heads[1].x};
-  FillRows<kN, kPairThreads>(b, a.b, a, p, p.group(a));
-  FillRows<kN, kPairThreads>(c, a.c, a, p, p.group(a));
+  if (threadIdx.x == 0) {
+    s.stages.Init();
+    InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+  }
+  __syncthreads();
+  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                       static_cast<int>(blockIdx.y) * a.heads_of_group};
+  const Tile<kN> b{s.b}, c{s.heads[kStages - 1].x};
+  FillRows<kN, kPairThreads>(b, a.b, a, group, group.group(a));
+  FillRows<kN, kPairThreads>(c, a.c, a, group, group.group(a));
   CommitCopies();
-  FillHead(s, 0, a, p);
+  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, group, h);
   CommitCopies();
-  if (threadIdx.x == 0) InitBarrier(SharedAddress(&s.m_there), kPairWarps);
   WaitCopies<1>();
   __syncthreads();
   const Slots slots;
@@ -224,26 +249,23 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   for (int slot = 0; slot < kSlots; ++slot)
     if (HasSlot(slot))
       ProductsOfBlock(pairs[slot], b, c, 16 * slots.blocks[slot].j, 16 * slots.blocks[slot].i);
-  for (int h = 0; h < a.heads_of_group; ++h, ++p.head) {
-    XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory + Anew(0));
-    WaitCopies<0>();
-    __syncthreads();  // the head is there, and the one before it, or c, has been read
-    if (h + 1 < a.heads_of_group) FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + 1});
-    CommitCopies();
-    if (h > 0) FinishHead(a, {p.batch, p.chunk, p.head - 1}, s);
+#pragma unroll 1
+  for (int h = 0; h < a.heads_of_group; ++h) {
+    XBuffers& here = *reinterpret_cast<XBuffers*>(shared_memory + Anew(0));
+    here.stages.Wait(h);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot)
-      if (HasSlot(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], s, h % 2, slots.blocks[slot]);
+      if (HasSlot(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], here, h, slots.blocks[slot]);
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.m_there));
-    XOfHead(a, p, s, h);
+    if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&here.m_there));
+    XOfHead(a, group, here, h);
   }
   __syncthreads();
-  --p.head;
-  FinishHead(a, p, s);
+  const int last = a.heads_of_group - 1;
+  StoreSum(a, {group.batch, group.chunk, group.head + last}, s.pairs[last % 2]);
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
-    if (HasSlot(slot)) StoreBlock(a, p, slots.blocks[slot], d_pairs[slot]);
+    if (HasSlot(slot)) StoreBlock(a, group, slots.blocks[slot], d_pairs[slot]);
 }
 
 }  // namespace

@@ -44,7 +44,6 @@ __device__ __forceinline__ void FillPairs(const Tile<kQ>& tile, const SsdArgs& a
 __device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile<kP>& left,
                                             const Tile<kN>& state, const Tile<kN>& with, int row,
                                             float low, float high) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   uint32_t rows[kP / 16][4];
 #pragma unroll
   for (int k = 0; k < kP / 16; ++k) left.LoadA(rows[k], row, 16 * k);
@@ -59,13 +58,15 @@ __device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile
       Mma(added[0], rows[k], b[0], b[1]);
       Mma(added[1], rows[k], b[2], b[3]);
     }
+    uint32_t of_with[4];
+    with.LoadA(of_with, row, n);
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float factor = half == 0 ? low : high;
         const float x = added[t][2 * half], y = added[t][2 * half + 1];
-        const float2 pair = with.PairAt(row + lane / 4 + 8 * half, n + 8 * t, lane % 4 * 2);
+        const float2 pair = OfFragment(of_with, t, 2 * half);
         float(&to)[4] = sums[n / 8 + t];
         to[2 * half] = __fmaf_rn(factor, x, to[2 * half]);
         to[2 * half + 1] = __fmaf_rn(factor, y, to[2 * half + 1]);

@@ -134,6 +134,17 @@ __device__ __forceinline__ void AddBlock(float (&y)[kHalfTiles][4], const uint4&
   }
 }
 
+// The same 16 rows and half of the channels of x or d_out, as accumulators have them.
+struct OwnPairs {
+  uint32_t a[kHalfTiles / 2][4];
+  __device__ OwnPairs(const Tile<kP>& from, const Rows16& rows) {
+#pragma unroll
+    for (int t = 0; t < kHalfTiles / 2; ++t) from.LoadA(a[t], rows.row, rows.channel + 16 * t);
+  }
+  // Of tile t, element 2 * half and the next.
+  __device__ float2 At(int t, int half) const { return OfFragment(a[t / 2], t % 2, 2 * half); }
+};
+
 // Rows of accumulators, scaled.
 template <int kTiles>
 __device__ __forceinline__ void ScaleRows(float (&y)[kTiles][4], float low, float high) {

@@ -5,6 +5,7 @@
 #include "kernels/cuda/mamba/ssd_device.cuh"
 #include "kernels/cuda/tensor_cores/exp2.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
+#include "kernels/cuda/tensor_cores/tma.cuh"
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -29,15 +30,8 @@ struct Tile {
   __device__ uint16_t* At(int row, int column) const {
     return data + row * kColumns + (((column / 8) ^ (row % 8)) * 8) + column % 8;
   }
-  // At(row, column0 + column) and the next; column0 is a multiple of 8, column is even and below 8.
-  __device__ float2 PairAt(int row, int column0, int column) const {
-    const uint32_t own = SharedAddress(data) + 2 * (kColumns * row + column) + 16 * (row % 8);
-    uint32_t pair;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(pair) : "r"(own ^ (2 * column0)) : "memory");
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-  }
-
-  // a[m,k] = tile[m0 + m, k0 + k]; = tile[k0 + k, m0 + m].
+  // a[m,k] = tile[m0 + m, k0 + k]; = tile[k0 + k, m0 + m]. The former as two d side by side, too:
+  // OfFragment.
   __device__ void LoadA(uint32_t (&a)[4], int m0, int k0) const {
     const int lane = Lane();
     LoadMatrices(a, Piece(lane % 16, lane / 16, m0, k0));
@@ -65,6 +59,12 @@ struct Tile {
   }
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 };
+
+// Two neighbours of an a: element e of d t, and e + 1, if a is two d side by side.
+__device__ __forceinline__ float2 OfFragment(const uint32_t (&a)[4], int t, int e) {
+  const uint32_t pair = a[2 * t + e / 2];
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
 
 // Begins to fill kRows rows of a tile from rows that are `stride` elements apart; those from
 // `count` on become zero. wide: rows are aligned to 16 bytes; else all is there on return. By all
@@ -175,6 +175,31 @@ __device__ __forceinline__ void FillSteps(Steps& steps, const SsdArgs& a, const 
   else if (threadIdx.x < 2 * kPieces)
     CopyAsync16(steps.dt + e, a.steps_or_pairs + p.position(a) + e);
 }
+
+// Heads of a group on their way to shared memory: kStages buffers, each with a barrier that all
+// threads arrive at once their copies are there. wide: no thread has anything but copies.
+inline constexpr int kStages = 3;
+template <int kThreads>
+struct Stages {
+  uint64_t barriers[kStages];
+
+  // By one thread; then a barrier of the block.
+  __device__ void Init() {
+    for (uint64_t& barrier : barriers) InitBarrier(SharedAddress(&barrier), kThreads);
+  }
+  // Behind a thread's copies for head h.
+  __device__ void Filled(int h, bool wide) {
+    const uint32_t barrier = SharedAddress(barriers + h % kStages);
+    if (wide) {
+      ArriveBehindCopies(barrier);
+    } else {
+      CommitCopies();
+      WaitCopies<0>();
+      Arrive(barrier);
+    }
+  }
+  __device__ void Wait(int h) { WaitFor(SharedAddress(barriers + h % kStages), h / kStages % 2); }
+};
 
 // The sum over the four lanes that share rows of an accumulator.
 __device__ __forceinline__ float QuadSum(float v) {
