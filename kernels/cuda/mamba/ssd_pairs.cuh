@@ -1,6 +1,6 @@
-// The pairs (i, j) of positions of a chunk with i >= j, for the scan's kernels on tensor cores. They
-// are in blocks of 16 i and 16 j, which the warps share evenly; what a head makes of them goes
-// through shared memory to the warps that multiply it, which have rows of blocks.
+// The pairs (i, j) of positions of a chunk with i >= j, for the scan's kernels on tensor cores, in
+// blocks of 16 i and 16 j. The warps share the blocks evenly; what a head makes of them goes by
+// shared memory to the warps that multiply it, which have rows of blocks.
 #pragma once
 
 #include "kernels/cuda/mamba/ssd_tiles.cuh"

@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "kernels/cuda/tensor_cores/exp2.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 
 namespace millrace::cuda {
@@ -115,12 +116,6 @@ __device__ __forceinline__ void AddValues(Sums<kDepth, kTiles>& sums,
       }
     }
   }
-}
-
-__device__ __forceinline__ float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 inline constexpr float kLog2E = 1.44269504f;
