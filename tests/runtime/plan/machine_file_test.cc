@@ -6,6 +6,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "runtime/base/error.h"
 
