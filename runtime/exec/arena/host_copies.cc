@@ -19,9 +19,12 @@ HostCopies::Run& HostCopies::Of(int64_t run) {
   return *found->second;
 }
 
+// A feed of a run that is in flight may be of what arrived for another, collected since.
 std::byte* HostCopies::Room(std::unique_ptr<HostBuffer>& buffer, int64_t bytes, const char* label) {
-  if (bytes > 0 && (!buffer || buffer->bytes() < bytes))
+  if (bytes > 0 && (!buffer || buffer->bytes() < bytes)) {
+    if (buffer) stream_.Sync();
     buffer = device_.AllocateHost(bytes, label);
+  }
   return buffer ? buffer->data() : nullptr;
 }
 
