@@ -69,6 +69,7 @@ MovedMemory Engine::Release(ArenaPart part) {
              Name(released_->part));
   MR_REQUIRE(ErrorCode::kInvalidArgument, steps_in_flight() == 0,
              "{} steps are in flight, and use the memory: collect them first", steps_in_flight());
+  host_copies_.Flush();  // a run of an era may be collected behind it
   executor_->Sync();
   ReleasedArena released;
   OnAllRanks(

@@ -183,8 +183,11 @@ TEST_CASE("what is no step ahead is refused, and dropping leaves nothing in flig
   });
 }
 
-TEST_CASE("what a step drew is what is collected, though another plan has run since") {
+TEST_CASE(
+    "what a step drew is what is collected, though another plan has run since, or memory has "
+    "gone") {
   Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kFp32);
+  trial.releasable = true;
   RunPlans(trial, [&](RankContext& rank) {
     const auto drawn_by = [&](const std::function<void()>& between) {
       rank.engine.InitWeights(1);
@@ -208,6 +211,11 @@ TEST_CASE("what a step drew is what is collected, though another plan has run si
     const std::string alone = drawn_by([] {});
     const std::string beside = drawn_by([&] { StepOn(rank, trial.config, 0); });
     MR_CHECK(beside == alone, "{} was drawn, and {} behind a step of training", alone, beside);
+    const std::string released = drawn_by([&] {
+      rank.engine.Release(ArenaPart::kAll);
+      rank.engine.Acquire();
+    });
+    MR_CHECK(released == alone, "{} was drawn, and {} behind a release", alone, released);
   });
 }
 
