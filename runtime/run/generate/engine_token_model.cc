@@ -227,13 +227,14 @@ EngineTokenModel::Launched EngineTokenModel::Start(const std::string& plan, int6
       {kSamplingState, 0, std::as_bytes(params.first(static_cast<size_t>(draws)))});
   if (pages_changed_ && has_pages_)
     run.writes.push_back({kPagesState, 0, std::as_bytes(std::span(page_state_))});
-  pages_changed_ = false;
   const std::span<const SampleParams> asked = params.first(static_cast<size_t>(drawn));
   if (drawn > 0) run.reads = {{"token", drawn * kWord}, {"logprob", drawn * kWord}};
   if (std::any_of(asked.begin(), asked.end(), [](const SampleParams& p) { return p.top > 0; }))
     for (const char* const output : {"top_ids", "top_logprobs"})
       run.reads.push_back({output, drawn * limits_.top * kWord});
-  return {engine_.LaunchInEra(run), {asked.begin(), asked.end()}};
+  Launched launched{engine_.LaunchInEra(run), {asked.begin(), asked.end()}};
+  pages_changed_ = false;  // a launch that is refused has written none
+  return launched;
 }
 
 std::vector<int32_t> EngineTokenModel::Take(const Launched& launched,

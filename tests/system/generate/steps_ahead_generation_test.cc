@@ -219,6 +219,42 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("pages that a refused call named are written with the next") {
+  Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kFp32);
+  RunPlans(trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(1);
+    EngineTokenModel model(rank.engine, trial.config);
+    const std::vector<int32_t> prompt(20, 5), ahead = {0, 1, 2}, other = {7, 3, 9};
+    const auto prefill = [&](const std::vector<int32_t>& pages) {
+      return model.Prefill({0, prompt, 0, pages, &kGreedy, {}});
+    };
+    const auto decode = [&](const std::vector<int32_t>& pages, int32_t token) {
+      const DecodeRow row{0, 20, token, 1, pages, &kGreedy};
+      SampledToken drawn;
+      model.Decode({&row, 1}, {&drawn, 1});
+      return drawn.logprob;
+    };
+    model.Enter();
+    const int32_t token = prefill(ahead).token;
+    const float alone = decode(ahead, token);
+    const std::vector<int32_t> filler(20, 9);
+    model.Prefill({1, filler, 0, ahead, &kGreedy, {}});  // over its pages
+    rank.engine.InitWeights(1);
+    bool refused = false;
+    try {
+      prefill(other);
+    } catch (const Error&) {
+      refused = true;
+    }
+    MR_CHECK(refused, "weights were written, and no era has begun since");
+    model.Enter();
+    MR_CHECK_EQ(prefill(other).token, token, "the first token");
+    model.Prefill({1, filler, 0, ahead, &kGreedy, {}});
+    const float again = decode(other, token);
+    MR_CHECK(again == alone, "{} was drawn, and {} in other pages", alone, again);
+  });
+}
+
 TEST_CASE("experts' ranks agree on each plan, and no step is ahead") {
   Trial trial = GeneratingTrial(ModelConfig::Family::kQwen3Moe, Precision::kFp32, 2);
   trial.config.model.ffn.reset();
