@@ -141,12 +141,13 @@ void EngineTokenModel::Place(const Tokens& rows, int64_t row) {
   contents_.Write(rows.pages, rows.first, rows.tokens);
 }
 
-// What its page holds is known when the step in flight is collected.
+// What its page holds then is known when the step in flight is collected.
 EngineTokenModel::Fed EngineTokenModel::PlaceFed(const DecodeRow& row, int64_t at) {
   constexpr int32_t kSome = 0;  // as good as any for the checks
   const Tokens rows{row.slot, row.length, {&kSome, 1}, row.pages};
   Check(rows);
   PlaceAt(rows, at);
+  contents_.WillWrite(row.pages, row.length);
   return {RowInFlight(row.slot), row.length, row.pages};
 }
 

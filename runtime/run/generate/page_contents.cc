@@ -36,6 +36,11 @@ void PageContents::Write(std::span<const int32_t> pages, int64_t first,
   }
 }
 
+void PageContents::WillWrite(std::span<const int32_t> pages, int64_t position) {
+  Page& page = pages_[static_cast<size_t>(pages[static_cast<size_t>(position / page_tokens_)])];
+  if (page.cached != position % page_tokens_) page.cached = kUnknown;
+}
+
 std::optional<int32_t> PageContents::FirstWithout(std::span<const int32_t> pages,
                                                   std::span<const int32_t> tokens) const {
   uint64_t hash = kNothing;

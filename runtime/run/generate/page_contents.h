@@ -20,6 +20,10 @@ class PageContents {
   // Tokens are cached at positions [first, first + tokens.size()) of the sequence with these pages.
   void Write(std::span<const int32_t> pages, int64_t first, std::span<const int32_t> tokens);
 
+  // A token that nobody knows yet is about to be cached there: what was there before is no more.
+  // Write says which it was, in its turn.
+  void WillWrite(std::span<const int32_t> pages, int64_t position);
+
   // The first of `pages` that does not hold its part of a sequence which begins with `tokens`,
   // whole pages; none: all do.
   std::optional<int32_t> FirstWithout(std::span<const int32_t> pages,

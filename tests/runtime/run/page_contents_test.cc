@@ -50,5 +50,21 @@ TEST_CASE("of a page that was gone back into nothing is known until it is writte
   CHECK(!contents.FirstWithout(page, Ints{1, 3, 4, 5}));
 }
 
+TEST_CASE("a token that is not known yet ends what a page held, until all of it is known") {
+  PageContents contents(2, 2);
+  const Ints page = {0}, other = {1, 0};
+  contents.Write(page, 0, Ints{1, 2});
+  contents.WillWrite(other, 2);
+  CHECK(contents.FirstWithout(page, Ints{1, 2}) == 0);
+  contents.Write(other, 0, Ints{3, 4});
+  contents.Write(other, 2, Ints{5});
+  contents.WillWrite(other, 3);
+  CHECK(contents.FirstWithout(other, Ints{3, 4, 5, 6}) == 0);
+  contents.Write(other, 3, Ints{6});
+  CHECK(!contents.FirstWithout(other, Ints{3, 4, 5, 6}));
+  contents.WillWrite(other, 1);  // back in a page
+  CHECK(contents.FirstWithout(other, Ints{3, 4}) == 1);
+}
+
 }  // namespace
 }  // namespace millrace

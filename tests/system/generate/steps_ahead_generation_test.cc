@@ -255,6 +255,51 @@ TEST_CASE("pages that a refused call named are written with the next") {
   });
 }
 
+// Seven positions to a page: two of a prompt, and five rows of which each but one is fed.
+TEST_CASE("a prefix may be what was drawn in flight, and what is being written over is none") {
+  Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kFp32);
+  RunPlans(trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(1);
+    EngineTokenModel model(rank.engine, trial.config);
+    model.Enter();
+    Rows of(model, 1);
+    std::vector<int32_t> tokens = {1, 2, of.rows[0].token};
+    SampledToken sampled;
+    SampledToken* const drawn = &sampled;
+    model.Launch(of.rows);
+    for (int i = 0; i < 4; ++i) {
+      of.Next(kTokenInFlight);
+      model.Launch(of.rows);
+      model.Collect({&drawn, 1});
+      tokens.push_back(sampled.token);
+    }
+    model.Collect({&drawn, 1});
+    const std::vector<int32_t> behind = {of.pages[0][0], 9}, more = {3}, others = {12, 0, 13};
+    const auto is_there = [&](std::span<const int32_t> prefix) {
+      try {
+        model.Prefill({1, more, 7, behind, &kGreedy, prefix});
+      } catch (const Error&) {
+        return false;
+      }
+      return true;
+    };
+    MR_CHECK(is_there(tokens), "what was drawn lies in the page");
+    std::vector<int32_t> other_tokens = tokens;
+    ++other_tokens.back();
+    MR_CHECK(!is_there(other_tokens), "the last one drawn is another");
+    MR_CHECK_EQ(of.pages[0][0], others[1], "the page that another sequence writes next");
+    const std::vector<int32_t> prompt = {4, 4, 4, 4, 4, 4};
+    model.Prefill({2, prompt, 0, others, &kGreedy, {}});
+    DecodeRow row{2, 6, 8, 1, others, &kGreedy};
+    model.Launch({&row, 1});
+    ++row.length, ++row.drawn, row.token = kTokenInFlight;
+    model.Launch({&row, 1});
+    MR_CHECK(!is_there(tokens), "a row in flight writes over it");
+    model.Drop();
+    MR_CHECK(!is_there(tokens), "a row that was dropped wrote over it");
+  });
+}
+
 TEST_CASE("experts' ranks agree on each plan, and no step is ahead") {
   Trial trial = GeneratingTrial(ModelConfig::Family::kQwen3Moe, Precision::kFp32, 2);
   trial.config.model.ffn.reset();
