@@ -2,9 +2,11 @@
 // read one by one, however plans are executed.
 #include <catch2/catch.hpp>
 #include <functional>
+#include <limits>
 
 #include "runtime/base/error.h"
 #include "runtime/infer/generate_all.h"
+#include "runtime/run/generate/inference_plans.h"
 #include "tests/system/generate/cached_sequences.h"
 
 namespace millrace::test {
@@ -178,6 +180,9 @@ TEST_CASE("what is no step ahead is refused, and dropping leaves nothing in flig
     MR_CHECK(refused([&] { model.Collect(drawn); }), "the step has one row");
     model.Drop();
     MR_CHECK(refused([&] { model.Collect({drawn.data(), 1}); }), "steps were dropped");
+    const int64_t next = rank.engine.LaunchInEra({.plan = DecodePlan(1)});
+    MR_CHECK(refused([&] { rank.engine.CollectInEra(next - 1); }), "the engine's runs, too");
+    rank.engine.CollectInEra(next);
     Rows again(model, 2);
     model.Decode(again.rows, sampled);
   });
@@ -297,6 +302,48 @@ TEST_CASE("a prefix may be what was drawn in flight, and what is being written o
     MR_CHECK(!is_there(tokens), "a row in flight writes over it");
     model.Drop();
     MR_CHECK(!is_there(tokens), "a row that was dropped wrote over it");
+  });
+}
+
+// An embedding that is not a number makes all logits of one row so: a row that is fed what it drew
+// (no token) is none, and leaves the others as they are.
+TEST_CASE("logits that are not finite are an error of who waits for them, and of nobody else") {
+  Trial trial = GeneratingTrial(ModelConfig::Family::kLlama, Precision::kFp32);
+  RunPlans(trial, [&](RankContext& rank) {
+    constexpr int32_t kBad = 9;
+    rank.engine.InitWeights(1);
+    std::vector<float> weights = rank.engine.ReadShard("master", FlatId{0});
+    const auto row = weights.begin() + kBad * trial.config.model.d_model;
+    std::fill_n(row, trial.config.model.d_model, std::numeric_limits<float>::quiet_NaN());
+    rank.engine.WriteShard("master", FlatId{0}, weights);
+    EngineTokenModel model(rank.engine, trial.config);
+    const auto logprobs = [&](int32_t token, bool waits) {
+      model.Enter();
+      Rows of(model, 2);
+      of.rows[0].token = token;
+      SampledToken first, second;
+      const std::vector<SampledToken*> drawn = {waits ? &first : nullptr, &second};
+      std::vector<float> found;
+      model.Launch(of.rows);
+      for (int i = 0; i < 3; ++i) {
+        of.Next(kTokenInFlight);
+        model.Launch(of.rows);
+        model.Collect(drawn);
+        found.push_back(second.logprob);
+      }
+      model.Drop();
+      return found;
+    };
+    const std::vector<float> expected = logprobs(3, true);
+    MR_CHECK(logprobs(kBad, false) == expected, "the other row has drawn other tokens");
+    ErrorCode code = ErrorCode::kInternal;
+    try {
+      logprobs(kBad, true);
+    } catch (const Error& error) {
+      code = error.code();
+    }
+    MR_CHECK(code == ErrorCode::kNonFinite, "{} of a row that is waited for", Name(code));
+    MR_CHECK(logprobs(3, true) == expected, "behind an error other tokens are drawn");
   });
 }
 
