@@ -58,8 +58,9 @@ class Generator {
   int64_t Cancel(RequestId request);
   int64_t Cancel(RequestId request, int64_t sample);
 
-  // Decodes one token of each sequence whose prompt is cached, admits what fits, then caches pieces
-  // of prompts. At most one event for each sample.
+  // Decodes one token of each sequence whose prompt is cached (of one that has just joined, with
+  // steps ahead, from the next Step on), admits what fits, then caches pieces of prompts. At most
+  // one event for each sample.
   std::vector<GenerationEvent> Step();
 
   // Of the weights from now on. A sample is of one version: Error(kInvalidArgument) while some are

@@ -53,7 +53,7 @@ TEST_CASE("the next step is launched before this one is read, unless nobody is i
   CHECK(model.unread == 0);
 }
 
-TEST_CASE("each Step returns what it returns without a step ahead", "[infer]") {
+TEST_CASE("of one request each Step returns what it does without a step ahead", "[infer]") {
   std::vector<GenerationRequest> requests;
   for (int32_t i = 0; i < 3; ++i) {
     requests.push_back(Request({i, 5, 7}, 6 + 4 * i, static_cast<uint64_t>(i)));
