@@ -84,10 +84,8 @@ std::string MeasurePower(Session& session, const Environment& environment, Cut a
   const Added wide = attend("attention of wide heads", kWide, machine.capped_wide_attention);
   return fmt::format(
       "hot, {:.4g} TFLOP of products {:.4g} ms; between them {} copies of {} MiB add {:.4g} ms "
-      "each, "
-      "{} of attention head dim {}, T {}, and its gradient {:.4g}, {} of head dim {}, T {}, "
-      "{:.4g}: "
-      "under the power cap {:.4g} TFLOP/s, {:.4g} GB/s, {:.4g} and {:.4g} TFLOP/s",
+      "each, {} of attention head dim {}, T {}, and its gradient {:.4g}, {} of head dim {}, T {}, "
+      "{:.4g}: under the power cap {:.4g} TFLOP/s, {:.4g} GB/s, {:.4g} and {:.4g} TFLOP/s",
       products.flops() / 1e12, alone * 1e3, copies.calls, kCopyBytes >> 20, copies.seconds * 1e3,
       narrow.calls, kNarrow.head_dim, kNarrow.length, narrow.seconds * 1e3, wide.calls,
       kWide.head_dim, kWide.length, wide.seconds * 1e3, machine.capped_gemm / 1e12,
