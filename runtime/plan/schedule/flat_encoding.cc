@@ -23,7 +23,7 @@ std::map<ParamId, const ProgramBuffer*> ScalesOf(const Program& program) {
 
 // Rows of a table and the scales of a matrix begin at multiples of 16 bytes, for transports and for
 // cuBLASLt. What is between has a magnitude of 0 and a scale of 1.
-int64_t Aligned(int64_t floats) { return RoundUp(floats, 16 / Bytes(DType::kF32)); }
+int64_t AlignedFloats(int64_t floats) { return RoundUp(floats, 16 / Bytes(DType::kF32)); }
 
 FlatMatrix MatrixOf(const ParamPlacement& param, const Layout& scales, int64_t first_scale) {
   MR_CHECK(param.dims.size() == 2 && scales.rank == 2, "{} is gathered in FP8 and is no matrix",
@@ -51,7 +51,7 @@ FlatEncodingRef EncodingOf(const ShardLayout& layout, FlatId id,
     if (const auto of = scales.find(flat.params[p]); of != scales.end()) {
       encoding.scale_rounding = of->second->scale_rounding;
       encoding.matrices.push_back(MatrixOf(param, of->second->layout, encoding.scales));
-      encoding.scales = Aligned(encoding.scales + of->second->layout.numel());
+      encoding.scales = AlignedFloats(encoding.scales + of->second->layout.numel());
       continue;
     }
     // With the gap behind it: each begins in the rest as aligned as in the flat.
@@ -61,7 +61,7 @@ FlatEncodingRef EncodingOf(const ShardLayout& layout, FlatId id,
     encoding.rest_numel += end - param.begin;
   }
   if (encoding.matrices.empty()) return nullptr;
-  encoding.most_rest = Aligned(MostRest(encoding, flat));
+  encoding.most_rest = AlignedFloats(MostRest(encoding, flat));
   return std::make_shared<const FlatEncoding>(std::move(encoding));
 }
 
