@@ -70,7 +70,7 @@ __device__ __forceinline__ void FillHead(OutBuffers& s, const SsdArgs& a, const 
 }
 
 // A warp's blocks of a head: the pairs, decayed, times dt.
-__device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const Slots& slots,
+__device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const PairSlots& slots,
                                            const float (&pairs)[kSlots][2][4]) {
   const Lane l(0);
   const Steps& steps = s.steps[h % kStages];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
   CommitCopies();
   WaitCopies<1>();
   __syncthreads();
-  const Slots slots;
+  const PairSlots slots;
   float pairs[kSlots][2][4] = {};
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)

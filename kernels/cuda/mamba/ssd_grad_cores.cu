@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   CommitCopies();
   WaitCopies<1>();
   __syncthreads();
-  const Slots slots;
+  const PairSlots slots;
   float pairs[kSlots][2][4] = {}, d_pairs[kSlots][2][4] = {};
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)

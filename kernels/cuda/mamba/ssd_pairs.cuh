@@ -21,9 +21,9 @@ struct Block {
 __device__ __forceinline__ bool HasSlot(int slot) {
   return static_cast<int>(threadIdx.x) / kWarp + slot * kPairWarps < kBlocks;
 }
-struct Slots {
+struct PairSlots {
   Block blocks[kSlots];
-  __device__ Slots() {
+  __device__ PairSlots() {
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       int left = static_cast<int>(threadIdx.x) / kWarp + slot * kPairWarps, j = 0;
