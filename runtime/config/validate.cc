@@ -162,6 +162,10 @@ class Validator {
     Require(precision.grad_accumulate != PrecisionConfig::Format::kBf16,
             {"precision.grad_accumulate", "precision.compute"},
             "no product of fp16 is formed in bf16; with compute fp16, fp16 and fp32 are allowed");
+    Require(precision.grad_wire != PrecisionConfig::Format::kBf16,
+            {"precision.grad_wire", "precision.compute"},
+            "no product of fp16 is formed in bf16, nor is its result rounded to it on the way; "
+            "with compute fp16, fp16 and fp32 are allowed");
     Require(precision.linear == LinearEncoding::kCompute, {"precision.linear", "precision.compute"},
             "products in FP8 go with compute bf16 or fp32; with fp16, compute is allowed");
     Require(!config_.optimizer.HasMuon(),

@@ -223,7 +223,7 @@ TEST_CASE("fp16 is refused with what it cannot be beside", "[config][validate]")
     refused({compute, "precision.grad_wire=fp16"}, "bf16 and fp32 are allowed here");
   }
   refused({fp16, "precision.grad_accumulate=bf16"}, "fp16 and fp32 are allowed");
-  REQUIRE(Problems({kSynthetic}, {fp16, "precision.grad_wire=bf16"}).empty());
+  refused({fp16, "precision.grad_wire=bf16"}, "fp16 and fp32 are allowed");
   refused({fp16, "precision.linear=fp8_block"}, "with fp16, compute is allowed");
   refused({fp16, "optimizer.name=muon"}, "adamw is allowed");
   refused({fp16, R"(optimizer.groups=[{"parameters": "h.*", "name": "muon"}])"},
