@@ -12,8 +12,7 @@ namespace {
 
 constexpr const char* kAllowed =
     "symmetric, threads, cta_policy=default|efficiency|zero, min_ctas=N, max_ctas=N, timeout_ms=N "
-    "are "
-    "allowed";
+    "are allowed";
 
 int64_t Number(std::string_view part, std::string_view value, int64_t least, int64_t most) {
   int64_t number = 0;

@@ -23,8 +23,7 @@ std::string WhyNoRoom(const WaitingBlocks& waiting, const BlockRoom& room) {
   if (needed <= room.multiprocessors) return "";
   return fmt::format(
       "it has {} multiprocessors, and {} blocks over peers' memory, {} to one, and {} of NCCL's, "
-      "which may "
-      "all wait at once, need {}",
+      "which may all wait at once, need {}",
       room.multiprocessors, waiting.peers, room.peers_each, waiting.nccl, needed);
 }
 

@@ -38,9 +38,9 @@ std::string CheckSequencesAlike(const Config& config, const RunPlans& plans) {
     if (!unlike) continue;
     const std::string text = fmt::format(
         "OpenBLAS's products for this processor (its core {}) give a sequence other bits in "
-        "another "
-        "place of a microbatch (train.micro_batch {}: position {} of sequence {}, in a product of "
-        "{} rows with a weight [{}, {}]), and decode can have those of one place only; allowed are "
+        "another place of a microbatch (train.micro_batch {}: position {} of sequence {}, in a "
+        "product of {} rows with a weight [{}, {}]), and decode can have those of one place only; "
+        "allowed are "
         "inference.exact=false, train.micro_batch=1, or other products: in the environment "
         "OPENBLAS_CORETYPE=Sandybridge has places alike, and with AVX-512 almost all have",
         openblas_get_corename(), sequences, unlike->position, unlike->sequence, product.rows,

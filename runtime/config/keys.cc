@@ -400,9 +400,8 @@ std::vector<Key> InferenceKeys() {
           "each other and however prompts are cut; CPUs only, and no experts. A program that "
           "trains beside it needs products that give all places of a microbatch the same bits, as "
           "those for AVX-512 do and those for AVX2 do not, or `train.micro_batch` 1: true is "
-          "refused "
-          "without. null: true where backend and model allow it, and the log says where products "
-          "do not."),
+          "refused without. null: true where backend and model allow it, and the log says where "
+          "products do not."),
   };
 }
 

@@ -148,8 +148,7 @@ class Chooser {
   void RequireNoContradiction() const {
     const std::string advice =
         "resuming would give other bits. Remove the file to go on with the checkpoint's "
-        "algorithms, "
-        "or measure anew with execution.tune_again=true";
+        "algorithms, or measure anew with execution.tune_again=true";
     for (const auto& [key, tuned] : saved_.matmuls) {
       const auto other = file_->matmuls.find(key);
       MR_REQUIRE(ErrorCode::kConfig,

@@ -64,8 +64,7 @@ std::unique_ptr<Watchdog> Watchdog::Start(Communicator& world, const std::string
     if (rank == 0)
       warning = fmt::format(
           "the watchdog is off, a hang will not be found: rank {}: {}; run.dir must be a folder "
-          "that "
-          "all ranks can write to and share (execution.watchdog_s=0 asks for none)",
+          "that all ranks can write to and share (execution.watchdog_s=0 asks for none)",
           first->rank, first->error.what());
     return nullptr;
   }

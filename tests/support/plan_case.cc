@@ -59,8 +59,7 @@ std::string ToString(const PlanCase& c) {
   return fmt::format(
       "family {} layers {} tied {} | {} strips {} | compute {} norms {} accumulate {} "
       "wire {} linears {} gather {} | recompute {} kind {} | accumulate {} reshard {} downcast {} "
-      "sync {} concat {} "
-      "allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
+      "sync {} concat {} allocator {} prefetch {} slots {} reduce_depth {} overlap {}",
       c.model.family, c.model.layers(), c.model.tied, ToString(c.mesh), c.strips,
       Name(c.precision.compute), Name(c.precision.norm_params), Name(c.precision.grad_accumulate),
       Name(c.precision.grad_wire), Name(c.linears), Name(c.gather), static_cast<int>(c.recompute),

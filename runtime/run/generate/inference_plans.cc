@@ -37,8 +37,7 @@ std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend b
         parallel.tensor);
   if (config.precision.linear == LinearEncoding::kFp8Tensor)
     return "precision.linear is fp8_tensor, whose scales make a sequence depend on those beside "
-           "it; "
-           "generating with caches takes fp8_block or compute";
+           "it; generating with caches takes fp8_block or compute";
   if (config.precision.linear != LinearEncoding::kCompute && backend != Backend::kCpu)
     return fmt::format(
         "precision.linear is {}; generating with caches on GPUs takes compute: their products in "

@@ -107,11 +107,9 @@ std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
       "world {} replicate {} context {} tensor {} strips {} expert {} {} tied {} layers {} per "
-      "unit {} batch "
-      "{} "
-      "accumulate {} compute {} "
-      "sums {} wire {} sync {} | allocator {} prefetch {} slots {} reduce_depth {} recompute {} "
-      "downcast {} concat {} reshard {} graph {} overlap {} checked {} adversary {}",
+      "unit {} batch {} accumulate {} compute {} sums {} wire {} sync {} | allocator {} "
+      "prefetch {} slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} "
+      "overlap {} checked {} adversary {}",
       trial.world, c.parallel.replicate, c.parallel.context, c.parallel.tensor,
       c.parallel.tensor_strips, c.parallel.expert, Name(c.model.family), c.model.Tied(),
       c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
