@@ -267,7 +267,7 @@ class Runs(unittest.TestCase):
         self.assertEqual(meshes, {tuple(mesh.split('x')) for mesh in gate_cases.FACTORS['mesh']})
         self.assertEqual({case.before['do'] for case in self.cases if case.before}, {'stop', 'kill', 'export'})
         self.assertGreaterEqual(sum(case.before is not None and case.before['world'] != case.world for case in self.cases), 4)
-        self.assertEqual({self.values(case)['model.family'] for case in self.cases}, {'gpt2', 'llama'})
+        self.assertEqual({self.values(case)['model.family'] for case in self.cases}, {'gpt2', 'llama', 'qwen3', 'qwen3_moe', 'nemotron_h'})
 
     def test_ranks_along_context_and_tensor_meet_shards_replicas_and_modes(self):
         def axes_of(case):

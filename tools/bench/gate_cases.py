@@ -342,9 +342,52 @@ def along_axes():
     return cases + [axis_case("another world or layout", family, mesh, axes, before=(start, before)) for family, start, before, mesh, axes in moves]
 
 
+# Stacks of other branches: two experts to a token, a scan in chunks that do not divide the sequence, a block that predicts one token further.
+OF_MOE = ["model.moe.experts=4", "model.moe.top_k=2", "model.moe.ffn=24"]
+STACKS = {
+    "qwen3": ["model.family=qwen3", "model.layers=2", "model.d_model=40", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", "model.ffn=44",
+              "model.vocab=131", "model.seq_len=18", "train.micro_batch=2"],
+    "qwen3_moe": ["model.family=qwen3_moe", "model.layers=2", "model.d_model=36", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", *OF_MOE,
+                  "model.vocab=131", "model.seq_len=18", "train.micro_batch=2"],
+    "nemotron_h": ["model.family=nemotron_h", "model.pattern=M*E-", "model.d_model=36", "model.heads=4", "model.kv_heads=2", "model.head_dim=10", "model.ffn=44",
+                   *OF_MOE, "model.mamba.heads=4", "model.mamba.head_dim=10", "model.mamba.state=12", "model.mamba.groups=2", "model.mamba.chunk=8",
+                   "model.vocab=131", "model.seq_len=18", "train.micro_batch=2"],
+}
+
+
+def formats_and_stacks():
+    """Formats of 8 and of the other 16 bits, other rules of the update, other branches."""
+    fp16 = ["precision.compute=fp16", "precision.grad_accumulate=fp16", "precision.grad_wire=fp16"]
+    muon = ["optimizer.name=muon"]
+    models = {**MODELS, **STACKS}
+    kinds = [
+        ("formats", "fp8_tensor", "gpt2", "2x1", [*BF16, "precision.linear=fp8_tensor"]),
+        ("formats", "fp8_block, gathered", "llama", "3x1", [*BF16, "precision.linear=fp8_block", "precision.gather=linear", "train.accumulate=3"]),
+        ("formats", "fp8_block, one rank, recomputed", "gpt2", "1x1", [*BF16, "precision.linear=fp8_block", "memory.recompute=block"]),
+        ("formats", "fp16", "llama", "2x1", [*fp16, "precision.norms=compute", "train.accumulate=3"]),
+        ("formats", "fp16, replicas, a scale that overflows", "gpt2", "1x2", [*fp16, "precision.loss_scale.init_scale=1073741824"]),
+        ("formats", "moments in bf16", "gpt2", "2x1", ["optimizer.moments=bf16"]),
+        ("rules", "muon", "gpt2", "2x1", muon),
+        ("rules", "muon, replicas, bf16", "llama", "2x2", [*muon, *BF16, "train.accumulate=3"]),
+        ("rules", "groups", "llama", "2x1", ['optimizer.groups=[{"parameters":"h.*.mlp.*.weight","name":"muon"}]']),
+        ("stacks", "qwen3", "qwen3", "2x1", BF16),
+        ("stacks", "experts of each rank", "qwen3_moe", "2x1", [*BF16, "model.moe.aux_loss=switch"]),
+        ("stacks", "experts", "qwen3_moe", "1x1", ["parallel.expert=2", "train.accumulate=3"]),
+        ("stacks", "a further token", "qwen3_moe", "2x1", ["parallel.expert=2", "model.mtp.depth=1", "execution.checked=true"]),
+        ("stacks", "four branches", "nemotron_h", "2x1", ["model.mtp.depth=1", "model.mtp.pattern=*E", "memory.allocator=max_pool"]),
+        ("stacks", "four branches, bf16", "nemotron_h", "1x1", [*BF16, "parallel.expert=2", "memory.recompute=block"]),
+    ]
+    cases = []
+    for group, name, model, mesh, more in kinds:
+        expert = next((int(item.split("=")[1]) for item in more if item.startswith("parallel.expert=")), 1)
+        words = f"{name}, {mesh}" + f", {expert} along expert" * (expert > 1)
+        cases.append(Case(group, words, world_of(mesh) * expert, [*COMMON, *models[model], *mesh_sets(mesh), *more]))
+    return cases
+
+
 def on_cpu():
     cases = covering_cases()
-    return cases + stopped(cases) + killed() + moved() + imported() + other_options() + along_axes()
+    return cases + stopped(cases) + killed() + moved() + imported() + other_options() + along_axes() + formats_and_stacks()
 
 
 def on_gpus():
