@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -78,50 +81,76 @@ TEST_CASE("the comparison notices a learning rate that is off by a tenth, at eve
 }
 
 std::atomic<bool> gate{true};
-std::atomic<int> waiting{0};
 
 void BeginStepBehindTheGate(const BeginStepOp<TensorView>& op, Stream& stream) {
   MR_CUDA(cudaLaunchHostFunc(
       AsCuda(stream).get(),
       [](void*) {
-        ++waiting;
         while (!gate.load()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-        --waiting;
       },
       nullptr));
   CudaKernels().begin_step(op, stream);
 }
 
-// Each step waits on the device for a gate that opens only after the host has issued as many steps
-// as may be in flight: a wait for the device anywhere in Enqueue would never end.
-TEST_CASE("no host wait inside a step: steps are issued while the first of them cannot begin") {
-  for (const auto graph : {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch}) {
-    Base base = MakeBase(ModelConfig::Family::kGpt2, true, Precision::kBf16, 1, 2);
-    base.trial.config.execution.graph = graph;
-    KernelTable kernels = CudaKernels();
-    kernels.begin_step = &BeginStepBehindTheGate;
-    base.trial.kernels = &kernels;
-    const Trial& trial = base.trial;
-    RunEngines(trial, [&](RankContext& rank) {
-      rank.engine.InitWeights(1);
-      for (int64_t step = 0; step < 3; ++step)
-        StepOn(rank, trial.config, step);  // issued, captured, launched
-      gate = false;
-      std::atomic<bool> issued{false};
-      std::thread watch([&] {
-        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-        while (!issued && std::chrono::steady_clock::now() < deadline)
-          std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        gate = true;
-      });
-      for (int64_t step = 3; step < 3 + Engine::kStepsInFlight; ++step)
-        rank.engine.Enqueue(BatchOf(trial.config, 1, 0, step), step, ValidTokens(trial.config, 1));
-      const bool still_closed = !gate.load();
-      issued = true;
-      watch.join();
-      CHECK(still_closed);
-      for (int i = 0; i < Engine::kStepsInFlight; ++i) CHECK(rank.engine.Collect().adam_t == 4 + i);
+// Each step waits on the device for a gate that opens only after every rank's host has issued as
+// many steps as may be in flight: a wait for the device anywhere in Enqueue would never end, and
+// the deadline opens the gate.
+void CheckNoHostWait(Base base, ExecutionConfig::Graph graph) {
+  base.trial.config.execution.graph = graph;
+  INFO(base.name << ", graph " << static_cast<int>(graph));
+  KernelTable kernels = CudaKernels();
+  kernels.begin_step = &BeginStepBehindTheGate;
+  base.trial.kernels = &kernels;
+  const Trial& trial = base.trial;
+  std::barrier together(trial.world);
+  std::atomic<int> closed{0};
+  std::vector<std::vector<int64_t>> counts(static_cast<size_t>(trial.world));
+  RunEngines(trial, [&](RankContext& rank) {
+    rank.engine.InitWeights(1);
+    for (int64_t step = 0; step < 3; ++step)
+      StepOn(rank, trial.config, step);  // issued, captured, launched
+    together.arrive_and_wait();
+    if (rank.rank == 0) gate = false;
+    together.arrive_and_wait();
+    std::atomic<bool> issued{false};
+    std::thread watch([&] {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!issued && std::chrono::steady_clock::now() < deadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!issued) gate = true;
     });
+    for (int64_t step = 3; step < 3 + Engine::kStepsInFlight; ++step)
+      rank.engine.Enqueue(BatchOf(trial.config, rank.world, rank.rank, step), step,
+                          ValidTokens(trial.config, rank.world));
+    closed += !gate.load();
+    issued = true;
+    watch.join();
+    together.arrive_and_wait();
+    gate = true;
+    for (int i = 0; i < Engine::kStepsInFlight; ++i)
+      counts[static_cast<size_t>(rank.rank)].push_back(rank.engine.Collect().adam_t);
+  });
+  CHECK(closed == trial.world);
+  for (const auto& of_rank : counts)
+    for (size_t i = 0; i < of_rank.size(); ++i) CHECK(of_rank[i] == 4 + static_cast<int64_t>(i));
+}
+
+constexpr auto kGraphs = {ExecutionConfig::Graph::kStep, ExecutionConfig::Graph::kMicrobatch};
+
+TEST_CASE("no host wait inside a step: steps are issued while the first of them cannot begin") {
+  using Family = ModelConfig::Family;
+  for (const auto graph : kGraphs)
+    for (const auto family : {Family::kGpt2, Family::kLlama, Family::kNemotronH})
+      CheckNoHostWait(MakeBase(family, family == Family::kGpt2, Precision::kBf16, 1, 2), graph);
+}
+
+TEST_CASE("no host wait inside a step in which ranks exchange rows, keys or experts") {
+  std::vector<Base> bases = SplitBases(ModelConfig::Family::kLlama, Precision::kBf16);
+  bases.push_back(MakeBase(ModelConfig::Family::kLlama, false, Precision::kBf16, 2, 2));
+  for (Base& base : ExpertBases(Precision::kBf16)) bases.push_back(std::move(base));
+  for (const Base& base : bases) {
+    if (!HaveDevices(base.trial.world)) continue;
+    for (const auto graph : kGraphs) CheckNoHostWait(base, graph);
   }
 }
 
