@@ -14,7 +14,6 @@ constexpr FixedField kCommon[] = {
     {"chunk_size_feed_forward", "[0]", "the feed-forward is not cut into chunks"},
     {"pruned_heads", "[{}, null]", "every head is there"},
     {"quantization_config", "[null]", "weights are f32, bf16 or f16"},
-    {"auto_map", "[null, {}]", "code that comes with a folder is not run"},
     {"dtype", R"(["float32", "bfloat16", "float16", null])", "these element types can be read"},
     {"torch_dtype", R"(["float32", "bfloat16", "float16", null])",
      "these element types can be read"},
@@ -23,6 +22,10 @@ constexpr FixedField kCommon[] = {
 constexpr FixedField kNoWindow[] = {
     {"sliding_window", "[null]", "attention sees the whole context"},
     {"use_sliding_window", "[false]", "attention sees the whole context"},
+};
+
+constexpr FixedField kNoCode[] = {
+    {"auto_map", "[null, {}]", "code that comes with a folder is not run"},
 };
 
 constexpr FixedField kQwen3Head[] = {
@@ -167,6 +170,7 @@ std::span<const FixedField> Qwen3HeadFields() { return kQwen3Head; }
 std::span<const FixedField> Qwen3MoeHeadFields() { return kQwen3MoeHead; }
 std::span<const FixedField> NemotronHFixedFields() { return kNemotronH; }
 std::span<const FixedField> NoWindowFields() { return kNoWindow; }
+std::span<const FixedField> NoCodeFields() { return kNoCode; }
 
 bool IsHarmlessField(std::string_view name) {
   return std::binary_search(std::begin(kHarmless), std::end(kHarmless), name);

@@ -23,6 +23,8 @@ std::span<const FixedField> Qwen3MoeHeadFields();
 std::span<const FixedField> NemotronHFixedFields();
 // Of families whose attention sees the whole context.
 std::span<const FixedField> NoWindowFields();
+// Of families whose published folders come without code.
+std::span<const FixedField> NoCodeFields();
 
 // Fields that leave the weights' meaning alone, whatever they hold.
 bool IsHarmlessField(std::string_view name);

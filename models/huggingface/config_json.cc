@@ -34,6 +34,7 @@ ModelConfig ReadGpt2(FieldReader& f) {
   m.init_std = f.NumberFromZero("initializer_range", 0.02);
   f.CheckFixed(Gpt2FixedFields());
   f.CheckFixed(NoWindowFields());
+  f.CheckFixed(NoCodeFields());
   return m;
 }
 
@@ -69,6 +70,7 @@ ModelConfig ReadLlamaLike(FieldReader& f, ModelFamily family, const LlamaDefault
   m.init_std = f.NumberFromZero("initializer_range", 0.02);
   m.mtp.depth = f.MtpDepth();
   ReadRope(f, &m);
+  f.CheckFixed(NoCodeFields());
   return m;
 }
 

@@ -158,6 +158,9 @@ void AddMamba(const ModelConfig& m, Json* j) {
   (*j)["use_conv_bias"] = true;
   (*j)["mamba_hidden_act"] = "silu";
   (*j)["mamba_proj_bias"] = false;
+  // The limits again, for transformers 5.23 clamps steps to (time_step_min, infinity) and does not
+  // look at time_step_limit; its default of time_step_min, the least of initial steps, is 0.001.
+  (*j)["time_step_min"] = mamba.dt_min;
   const Json most = mamba.dt_max ? Json(*mamba.dt_max) : Json{{"__float__", "Infinity"}};
   (*j)["time_step_limit"] = Json::array({mamba.dt_min, most});
 }

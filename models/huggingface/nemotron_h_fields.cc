@@ -102,7 +102,36 @@ void ReadExperts(FieldReader& f, ModelConfig* m) {
         f.Size("n_shared_experts", 1) * f.Size("moe_shared_expert_intermediate_size");
 }
 
-// What a file has of kinds of block that its pattern has none of, and of losses of a training run.
+// One number under several names, of which transformers reads the first alone; published files have
+// two of them.
+void ReadNormEps(FieldReader& f, ModelConfig* m) {
+  m->norm_eps = f.Number("layer_norm_epsilon", f.Number("rms_norm_eps", 1e-5));
+  for (const char* other : {"rms_norm_eps", "norm_eps"})
+    if (f.Find(other) && f.Number(other, m->norm_eps) != m->norm_eps)
+      f.Add(fmt::format("layer_norm_epsilon, {}, and {}, {}, disagree", m->norm_eps, other,
+                        f.Number(other, m->norm_eps)));
+}
+
+// Published folders come with code of their own, by these names. It is not run, and computes what
+// is computed here; of any other nobody knows.
+void CheckCode(FieldReader& f) {
+  const Json* code = f.Find("auto_map");
+  if (!code || code->is_null()) return;
+  if (!code->is_object()) return f.Problem("", "auto_map", *code, "must be an object, or null");
+  for (const auto& [name, value] : code->items()) {
+    // transformers puts "owner/repository--" before it when it saves what it has fetched.
+    std::string text = value.is_string() ? value.get<std::string>() : "";
+    if (const size_t mark = text.find("--"); mark != text.npos) text = text.substr(mark + 2);
+    if (text != "configuration_nemotron_h.NemotronHConfig" &&
+        text != "modeling_nemotron_h.NemotronHForCausalLM")
+      f.Problem("auto_map", name, value,
+                "code that comes with a folder is not run; only configuration_nemotron_h."
+                "NemotronHConfig and modeling_nemotron_h.NemotronHForCausalLM can be left alone");
+  }
+}
+
+// What a file has of kinds of block that its pattern has none of, of losses of a training run, and
+// of rotary positions, which the family's attention has none of.
 void PassOver(FieldReader& f) {
   for (const char* field : {"num_attention_heads",
                             "num_key_value_heads",
@@ -127,7 +156,9 @@ void PassOver(FieldReader& f) {
                             "mtp_layers_block_type",
                             "mtp_hybrid_override_pattern",
                             "output_router_logits",
-                            "router_aux_loss_coef"})
+                            "router_aux_loss_coef",
+                            "rope_theta",
+                            "partial_rotary_factor"})
     f.Find(field);
 }
 
@@ -143,9 +174,7 @@ ModelConfig ReadNemotronH(FieldReader& f) {
   m.seq_len = f.Size("max_position_embeddings");
   m.tied = f.Flag("tie_word_embeddings", false);
   m.activation = ActivationKind::kRelu2;
-  m.norm_eps = f.Number("layer_norm_epsilon", f.Number("rms_norm_eps", 1e-5));
-  if (f.Find("rms_norm_eps") && f.Number("rms_norm_eps", 1e-5) != m.norm_eps)
-    f.Add("layer_norm_epsilon and rms_norm_eps disagree");
+  ReadNormEps(f, &m);
   m.init_std = f.NumberFromZero("initializer_range", 0.02);
   m.mtp.depth = f.MtpDepth();
   if (m.mtp.depth > 0)
@@ -155,6 +184,7 @@ ModelConfig ReadNemotronH(FieldReader& f) {
   if (m.Has('M')) ReadMamba(f, &m);
   if (m.Has('E')) ReadExperts(f, &m);
   PassOver(f);
+  CheckCode(f);
   f.CheckFixed(NemotronHFixedFields());
   f.CheckFixed(NoWindowFields());
   return m;

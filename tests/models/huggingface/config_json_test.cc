@@ -4,6 +4,9 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "runtime/config/load.h"
 #include "tests/runtime/data/error_matchers.h"
@@ -119,45 +122,102 @@ TEST_CASE("llama 3.1's scaling is read under the older name of its type too", "[
   CHECK(Read(config) == want);
 }
 
-// Nemotron-3-Nano's fields as they are published: bare Infinity, and its own name of the pattern.
+// config.json of NVIDIA-Nemotron-3-Nano-30B-A3B as it is published.
 const char* const kPublishedHybrid = R"({
-  "architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "chunk_size": 128, "conv_kernel": 4,
-  "head_dim": 128, "hidden_dropout": 0.0, "hidden_size": 2688, "hybrid_override_pattern": "MEM*-E", "intermediate_size": 1856,
-  "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64, "mamba_hidden_act": "silu", "mamba_num_heads": 64, "mamba_proj_bias": false,
+  "architectures": ["NemotronHForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "auto_map": {
+    "AutoConfig": "configuration_nemotron_h.NemotronHConfig",
+    "AutoModel": "modeling_nemotron_h.NemotronHForCausalLM",
+    "AutoModelForCausalLM": "modeling_nemotron_h.NemotronHForCausalLM"
+  },
+  "bos_token_id": 1, "chunk_size": 128, "conv_kernel": 4, "eos_token_id": 2, "expand": 2, "head_dim": 128, "hidden_dropout": 0.0,
+  "hidden_size": 2688, "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+  "initializer_range": 0.02, "intermediate_size": 1856, "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64,
+  "mamba_hidden_act": "silu", "mamba_num_heads": 64, "mamba_proj_bias": false, "mamba_ssm_cache_dtype": "float32",
   "max_position_embeddings": 262144, "mlp_bias": false, "mlp_hidden_act": "relu2", "model_type": "nemotron_h",
   "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_group": 1, "n_groups": 8, "n_routed_experts": 128,
-  "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts_per_tok": 6, "num_hidden_layers": 6,
-  "num_key_value_heads": 2, "residual_in_fp32": false, "routed_scaling_factor": 2.5, "ssm_state_size": 128,
-  "tie_word_embeddings": false, "time_step_limit": [0.0, Infinity], "topk_group": 1, "use_bias": false, "use_conv_bias": true,
-  "vocab_size": 131072})";
+  "n_shared_experts": 1, "norm_eps": 1e-05, "norm_topk_prob": true, "num_attention_heads": 32, "num_experts_per_tok": 6,
+  "num_hidden_layers": 52, "num_key_value_heads": 2, "num_logits_to_keep": 1, "pad_token_id": 0, "partial_rotary_factor": 1.0,
+  "rescale_prenorm_residual": true, "residual_in_fp32": false, "rope_theta": 10000, "routed_scaling_factor": 2.5,
+  "sliding_window": null, "ssm_state_size": 128, "tie_word_embeddings": false, "time_step_floor": 0.0001, "time_step_max": 0.1,
+  "time_step_min": 0.001, "topk_group": 1, "torch_dtype": "bfloat16", "transformers_version": "4.55.4", "use_bias": false,
+  "use_cache": true, "use_conv_bias": true, "use_mamba_kernels": true, "vocab_size": 131072})";
 
-TEST_CASE("a published hybrid is read in both spellings, and comes out as it went in",
-          "[huggingface]") {
+// With `from`, which it has once, made `to`.
+std::string Hybrid(const std::string& from, const std::string& to) {
+  std::string text = kPublishedHybrid;
+  const size_t at = text.find(from);
+  REQUIRE(at != text.npos);
+  REQUIRE(text.find(from, at + 1) == text.npos);
+  return text.replace(at, from.size(), to);
+}
+
+TEST_CASE("a published hybrid is read, and comes out as it went in", "[huggingface]") {
   const ModelConfig m = ModelFromHuggingFace(kPublishedHybrid, "config.json");
-  CHECK(m.pattern == "MEM*-E");
+  CHECK(m.pattern == "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME");
   CHECK(m.kv_heads == 2);
+  CHECK(m.norm_eps == 1e-5);
+  CHECK_FALSE(m.Rope());
   CHECK(m.mamba == MambaConfig{.heads = 64, .head_dim = 64, .groups = 8, .state = 128});
   CHECK(m.moe ==
         MoeConfig{.experts = 128, .top_k = 6, .ffn = 1856, .scaling = 2.5, .shared_ffn = 3712});
   CHECK(ModelFromHuggingFace(HuggingFaceConfigText(m), "config.json") == m);
-  std::string renamed = kPublishedHybrid;
-  const std::string old = R"("hybrid_override_pattern": "MEM*-E")";
-  renamed.replace(
-      renamed.find(old), old.size(),
-      R"("layers_block_type": ["linear_attention", "moe", "mamba", "full_attention", "mlp", "moe"])");
-  CHECK(ModelFromHuggingFace(renamed, "config.json") == m);
-  std::string limited = kPublishedHybrid;
-  limited.replace(limited.find("[0.0, Infinity]"), 15, "[0.001, 0.1]   ");
-  const ModelConfig with_limits = ModelFromHuggingFace(limited, "config.json");
-  CHECK(with_limits.mamba.dt_min == 0.001);
-  CHECK(with_limits.mamba.dt_max == 0.1);
-  CHECK(ModelFromHuggingFace(HuggingFaceConfigText(with_limits), "config.json") == with_limits);
   ModelConfig grouped = m;
   grouped.moe.groups = 8;
   grouped.moe.top_groups = 4;
   grouped.moe.normalise = false;
   grouped.moe.shared_ffn = {};
   CHECK(ModelFromHuggingFace(HuggingFaceConfigText(grouped), "config.json") == grouped);
+}
+
+TEST_CASE("a hybrid's blocks are read in both spellings", "[huggingface]") {
+  const std::string pattern = R"("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME")",
+                    layers = R"("num_hidden_layers": 52, )";
+  std::string published = Hybrid(pattern, R"("MEM*-E")");
+  published.erase(published.find(layers), layers.size());
+  std::string renamed = Hybrid(
+      R"("hybrid_override_pattern": )" + pattern,
+      R"("layers_block_type": ["linear_attention", "moe", "mamba", "full_attention", "mlp", "moe"])");
+  renamed.erase(renamed.find(layers), layers.size());
+  const ModelConfig m = ModelFromHuggingFace(renamed, "config.json");
+  CHECK(m.pattern == "MEM*-E");
+  CHECK(m == ModelFromHuggingFace(published, "config.json"));
+  CHECK(ModelFromHuggingFace(HuggingFaceConfigText(m), "config.json") == m);
+}
+
+TEST_CASE("limits of time steps are read as they are published, and written for transformers",
+          "[huggingface]") {
+  // Those of initial steps (time_step_min and the like) limit none.
+  const ModelConfig m = ModelFromHuggingFace(kPublishedHybrid, "config.json");
+  const std::string floor = R"("time_step_floor": 0.0001,)";
+  const auto [limits, least, most] = GENERATE(table<std::string, double, std::optional<double>>({
+      {"[0.0, Infinity]", 0.0, std::nullopt},
+      {"[0.001, Infinity]", 0.001, std::nullopt},
+      {"[0.001, 0.1]", 0.001, 0.1},
+  }));
+  CAPTURE(limits);
+  const ModelConfig limited = ModelFromHuggingFace(
+      Hybrid(floor, floor + R"("time_step_limit": )" + limits + ","), "config.json");
+  CHECK(limited.mamba.dt_min == least);
+  CHECK(limited.mamba.dt_max == most);
+  CHECK((limited == m) == (limits == "[0.0, Infinity]"));
+  const std::string text = HuggingFaceConfigText(limited);
+  CHECK(ModelFromHuggingFace(text, "config.json") == limited);
+  const Json written = Json::parse(text);
+  CHECK(written["time_step_limit"][0] == least);
+  CHECK(written["time_step_min"] == least);  // 5.23 clamps to this, and reads no limits
+}
+
+TEST_CASE("code beside a hybrid is left alone if it is the published", "[huggingface]") {
+  const ModelConfig m = ModelFromHuggingFace(kPublishedHybrid, "config.json");
+  const std::string name = R"("AutoConfig": ")";
+  CHECK(ModelFromHuggingFace(Hybrid(name, name + "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16--"),
+                             "config.json") == m);
+  const std::string other = R"("AutoModel": "modeling_mine.NemotronHForCausalLM")";
+  RequireError(ErrorCode::kData, {"auto_map.AutoModel = \"modeling_mine.", "not run"}, [&] {
+    ModelFromHuggingFace(
+        Hybrid(R"("AutoModel": "modeling_nemotron_h.NemotronHForCausalLM")", other), "config.json");
+  });
 }
 
 TEST_CASE("a mixture of experts is read in both spellings, with its dense layers",
@@ -360,7 +420,12 @@ TEST_CASE("a field that is not honoured is an error that names it and its value"
       {"nemotron_h_tiny", "/hybrid_override_pattern", 7, {"hybrid_override_pattern = 7"}},
       {"nemotron_h_tiny", "/hybrid_override_pattern", "*--*", {"layers_block_type disagree"}},
       {"nemotron_h_tiny", "/attention_head_dim", 8, {"attention_head_dim, 8, and head_dim, 7"}},
-      {"nemotron_h_tiny", "/rms_norm_eps", 1e-3, {"and rms_norm_eps disagree"}},
+      {"nemotron_h_tiny", "/rms_norm_eps", 1e-3, {"1e-05, and rms_norm_eps, 0.001, disagree"}},
+      {"nemotron_h_tiny", "/norm_eps", 1e-6, {"1e-05, and norm_eps, 1e-06, disagree"}},
+      {"nemotron_h_tiny", "/auto_map", "code", {"auto_map = \"code\"", "an object"}},
+      {"nemotron_h_tiny", "/auto_map", {{"AutoModel", 7}}, {"auto_map.AutoModel = 7", "not run"}},
+      {"nemotron_h_tiny", "/rope_scaling", {{"type", "yarn"}}, {"rope_scaling", "not a field"}},
+      {"llama_tiny", "/auto_map", {{"AutoModel", "code.Model"}}, {"auto_map", "not run"}},
       {"nemotron_h_mamba_tiny", "/time_step_limit", Json::array({0.1}), {"a pair of numbers"}},
   }));
   CAPTURE(model, field);
