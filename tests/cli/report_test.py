@@ -371,6 +371,23 @@ class Report(CliTest):
         page, _ = self.page(run)
         self.assertIn('cannot list the folder %s' % run.file('checkpoints'), page.texts['calls'])
 
+    def test_experts_without_room_have_a_curve_where_there_were_any(self):
+        run = self.train(ranks=1)
+        lines = run.metrics()
+        dropped = [0, 37, 0, 5, 0, 0]
+        for counts in ([0] * len(lines), dropped):
+            for line, pairs in zip(lines, counts):
+                line.update(max_load={'h.0': 1.5, 'h.1': 1 + pairs}, router_entropy={'h.0': 0.5, 'h.1': 0.75}, dropped_pairs=pairs)
+            with open(run.file('metrics.jsonl'), 'w') as f:
+                f.writelines(json.dumps(line) + '\n' for line in lines)
+            page, _ = self.page(run)
+            self.assertIn('max_load', page.ids)
+            self.assertEqual('dropped_pairs' in page.ids, counts is dropped)
+        self.check_curve(page, 'dropped_pairs', dropped)
+        self.assertIn('most 37 (step 2)', page.texts['dropped_pairs'])
+        self.assertEqual(len(page.titles['dropped_pairs']), STEPS)
+        self.assertTrue(page.titles['dropped_pairs'][3].startswith('step 4\npairs 5'), page.titles['dropped_pairs'][3])
+
     def test_runs_that_did_not_end(self):
         run = RunDir(self.path('cut'))
         shutil.copytree(self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2}).path, run.path)

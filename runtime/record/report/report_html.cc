@@ -157,6 +157,14 @@ std::string Charts(const RunRecord& r) {
                      NumberText,
                      {series("entropy", &StepRow::router_entropy)},
                      marks});
+  // Always 0 where buffers have room for all rows.
+  if (std::any_of(r.rows.begin(), r.rows.end(),
+                  [](const StepRow& row) { return row.dropped_pairs > 0; }))
+    html += ChartHtml({"dropped_pairs",
+                       "Pairs of token and expert without room, of steps that were then skipped",
+                       NumberText,
+                       {series("pairs", &StepRow::dropped_pairs)},
+                       marks});
   return html;
 }
 

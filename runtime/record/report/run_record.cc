@@ -54,6 +54,7 @@ StepRow RowOf(const json& line, int64_t step) {
   row.save_stall_ms = NumberOf(line, "save_stall_ms");
   row.max_load = FirstOf(line, "max_load", [](double a, double b) { return a > b; });
   row.router_entropy = FirstOf(line, "router_entropy", [](double a, double b) { return a < b; });
+  row.dropped_pairs = NumberOf(line, "dropped_pairs");
   row.loss_scale = NumberOf(line, "loss_scale");
   row.scale_downs = NumberOf(line, "scale_downs");
   row.balanced_gate = line.contains("gate");

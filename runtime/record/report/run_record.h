@@ -35,8 +35,9 @@ struct StepRow {
   std::optional<double> eval_loss;
   // Of blocks with experts: the largest max_load, the smallest entropy.
   double max_load = kUnknown, router_entropy = kUnknown;
+  double dropped_pairs = kUnknown;                       // of all of them
   double loss_scale = kUnknown, scale_downs = kUnknown;  // of fp16; scale_downs: so far
-  bool balanced_gate = false;   // a fixed pattern chose the experts
+  bool balanced_gate = false;                            // a fixed pattern chose the experts
   bool again = false;           // a batch that an earlier step had no room for
   int64_t waiting_batches = 0;  // such batches that have not run again
   std::string offender;         // why the update was skipped; "" where it was applied
