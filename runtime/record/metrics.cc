@@ -238,6 +238,7 @@ std::vector<EventScalar> ScalarsOf(const StepReport& r) {
   if (r.scaling) scalars.push_back({"loss_scale", r.scaling->loss_scale});
   if (!r.routers.empty())
     scalars.push_back({"dropped_pairs", static_cast<double>(r.dropped_pairs)});
+  if (r.balanced_gate) scalars.push_back({"balanced_gate", 1});
   if (r.saves.stall_ms) scalars.push_back({"save_stall_ms", *r.saves.stall_ms});
   if (r.saves.save_ms) scalars.push_back({"save_ms", *r.saves.save_ms});
   return scalars;
@@ -257,6 +258,7 @@ StepFigures FiguresOf(const StepReport& r, const SaveTotals& saves) {
                          .routers = r.routers,
                          .dropped_pairs = r.dropped_so_far,
                          .waiting_batches = r.waiting_batches,
+                         .balanced_gate = r.balanced_gate,
                          .sources = r.sources,
                          .policy = r.policy,
                          .scaling = r.scaling,

@@ -58,7 +58,12 @@ std::string Routers(const StepFigures& figures) {
                 "Pairs of token and expert that skipped steps had no room for.",
                 figures.dropped_pairs) +
          Metric("waiting_batches", "gauge", "Batches of such steps that have not run again yet.",
-                figures.waiting_batches);
+                figures.waiting_batches) +
+         // A gauge that is always 1, as exporters name what is no number.
+         fmt::format(
+             "# HELP millrace_gate_info What chooses experts (model.moe.gate).\n"
+             "# TYPE millrace_gate_info gauge\nmillrace_gate_info{{gate=\"{}\"}} 1\n",
+             figures.balanced_gate ? "balanced" : "router");
 }
 
 // Nothing about a run that blends no sources.

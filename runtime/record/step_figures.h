@@ -31,6 +31,7 @@ struct StepFigures {
   // With such blocks: pairs that steps had no room for, of this call so far, and batches that wait
   // to run again.
   int64_t dropped_pairs = 0, waiting_batches = 0;
+  bool balanced_gate = false;                  // a fixed pattern chooses their experts
   std::vector<SourceFigures> sources = {};     // of each of data.sources
   std::optional<PolicyFigures> policy = {};    // of a policy gradient
   std::optional<ScalingFigures> scaling = {};  // of gradients in fp16

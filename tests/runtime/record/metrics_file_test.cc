@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/record/metrics.h"
@@ -91,6 +92,26 @@ TEST_CASE("a line says how routers have used their experts, where there are some
   CHECK(overflown["dropped_pairs"] == 37);
   CHECK(overflown["again"] == true);
   CHECK(overflown["waiting_batches"] == 2);
+}
+
+TEST_CASE("scalars and samples say that a fixed pattern chooses experts, too") {
+  StepReport report;
+  report.routers = {{"h.0", 1.5, 0.75}};
+  const auto of_gate = [&] {
+    std::vector<double> values;
+    for (const EventScalar& scalar : ScalarsOf(report))
+      if (scalar.tag == "balanced_gate") values.push_back(scalar.value);
+    return values;
+  };
+  const auto has = [&](const std::string& sample) {
+    const std::string text = PrometheusText(FiguresOf(report, {}));
+    return text.find(sample) != text.npos;
+  };
+  CHECK(of_gate().empty());
+  CHECK(has("millrace_gate_info{gate=\"router\"} 1\n"));
+  report.balanced_gate = true;
+  CHECK(of_gate() == std::vector<double>{1});
+  CHECK(has("millrace_gate_info{gate=\"balanced\"} 1\n"));
 }
 
 TEST_CASE("a line says how far a run is in each source, and what it predicts of each") {

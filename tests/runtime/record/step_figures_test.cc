@@ -90,7 +90,14 @@ TEST_CASE("each block with experts has samples of its own", "[metrics]") {
             "millrace_dropped_pairs_total 37\n"
             "# HELP millrace_waiting_batches Batches of such steps that have not run again yet.\n"
             "# TYPE millrace_waiting_batches gauge\n"
-            "millrace_waiting_batches 2\n");
+            "millrace_waiting_batches 2\n"
+            "# HELP millrace_gate_info What chooses experts (model.moe.gate).\n"
+            "# TYPE millrace_gate_info gauge\n"
+            "millrace_gate_info{gate=\"router\"} 1\n");
+  figures.balanced_gate = true;
+  const std::string balanced = PrometheusText(figures);
+  CHECK(balanced.find("millrace_gate_info{gate=\"balanced\"} 1\n") != balanced.npos);
+  CHECK(balanced.find("gate=\"router\"") == balanced.npos);
 }
 
 TEST_CASE("each source of a blend has samples of its own, whatever it is called", "[metrics]") {
