@@ -51,6 +51,32 @@ TEST_CASE("on integers experts on ranks of their own have the bits of experts on
   }
 }
 
+// Experts in the block that predicts one token further alone.
+Trial FurtherTrialOf(const ExactShape& shape, int64_t accumulate) {
+  Trial trial = TrialOf(Family::kNemotronH, shape, accumulate);
+  trial.config.model.pattern = "*-";
+  // Times T / (T - 1): one.
+  trial.config.model.mtp = {.depth = 1, .loss_scale = 7.0 / 8, .pattern = "*E"};
+  return trial;
+}
+
+TEST_CASE("on integers experts that predict further have the bits of experts on every rank",
+          "[exact][expert]") {
+  const std::string whole = ExactBits(FurtherTrialOf({}, 1));
+  for (const ExactShape& shape : {ExactShape{.shard = 2},
+                                  {.expert = 2},
+                                  {.expert = 4},
+                                  {.shard = 2, .expert = 2},
+                                  {.replicate = 2, .expert = 2}})
+    for (const int64_t accumulate : {1, 3}) {
+      INFO("replicate " << shape.replicate << " shard " << shape.shard << " expert " << shape.expert
+                        << " accumulate " << accumulate);
+      CHECK(ExactBits(FurtherTrialOf(shape, accumulate)) == whole);
+    }
+  // Of the one block behind the trunk, as below.
+  CheckEveryExchangeShows(FurtherTrialOf({.expert = 2}, 1), 4, 4);
+}
+
 TEST_CASE("leaving out, doubling or permuting any exchange of experts' rows changes the bits",
           "[exact][expert]") {
   for (const int expert : {2, 3, 4})

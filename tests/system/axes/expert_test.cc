@@ -59,6 +59,34 @@ TEST_CASE("experts on ranks of their own train as on every rank", "[expert]") {
                RunTrial(TrialOf(Family::kQwen3Moe, {})));
 }
 
+// Experts in the block that predicts one token further alone: their rows are sent behind the trunk.
+Trial FurtherTrialOf(const SplitShape& shape) {
+  Trial trial = TrialOf(Family::kNemotronH, shape);
+  trial.config.model.pattern = "M*";
+  trial.config.model.mtp = {.depth = 1, .loss_scale = 0.3, .pattern = "*E"};
+  return trial;
+}
+
+TEST_CASE("experts that predict further, on ranks of their own, train as on every rank",
+          "[expert]") {
+  const Outcome whole = RunTrial(FurtherTrialOf({}));
+  for (const SplitShape& shape : {SplitShape{.shard = 2},
+                                  {.expert = 2},
+                                  {.accumulate = 3, .expert = 2},
+                                  {.shard = 2, .expert = 2}}) {
+    INFO(Describe(shape));
+    Trial trial = FurtherTrialOf(shape);
+    const Outcome split = RunTrial(trial);
+    RequireClose(split, whole);
+    trial.config.execution.checked = true;
+    CHECK(RunTrial(trial).Bits() == split.Bits());
+  }
+  // Their loss is a part of it.
+  Trial without = FurtherTrialOf({});
+  without.config.model.mtp.loss_scale = 0.2;
+  CHECK(RunTrial(without).scalars[0].loss < 0.99 * whole.scalars[0].loss);
+}
+
 TEST_CASE("experts split over tensor, too, train as on every rank, and load at other meshes",
           "[expert]") {
   for (const Family family : kFamilies) {
