@@ -1,5 +1,6 @@
-// The hybrids of configs, with a block that predicts one token further and without: the sizes and
-// FLOPs that their shapes were published with, and plans on a laptop for one rank and for many.
+// The hybrids of configs and Qwen3's stacks, with a block that predicts one token further and
+// without: the sizes and FLOPs that their shapes were published with, and plans on a laptop for one
+// rank and for many.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
@@ -53,14 +54,22 @@ Kind QwenExperts(int64_t c, int64_t heads, int64_t kv_heads, int64_t experts, in
           attention.active + experts * c + top_k * 3 * c * ffn, attention.attention};
 }
 
+// The same with an MLP in the experts' place.
+Kind QwenMlp(int64_t c, int64_t heads, int64_t kv_heads, int64_t ffn) {
+  const Kind attention = Attention(c, heads, kv_heads);
+  return {'-', attention.all + 2 * 128 + 3 * c * ffn + c, attention.active + 3 * c * ffn,
+          attention.attention};
+}
+
 struct Hybrid {
   const char* name;
   std::string pattern;
   int64_t width, vocab;
   std::vector<Kind> kinds;
-  std::string further;             // of a block behind the trunk: its branches
+  std::string further;             // of a block behind the trunk: its branches; one: the family's
   double billions, active = 0;     // as published; 0: nobody has
   double gflops_without_scan = 0;  // per token of 4096
+  bool tied = false;
 };
 
 constexpr const char* kNano = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME";
@@ -95,6 +104,15 @@ std::vector<Hybrid> Hybrids() {
        {QwenExperts(2048, 32, 4, 128, 8, 768)},
        "E",
        5.61},
+      // 0.6 B, of which 0.44 B are no embedding.
+      {.name = "qwen3_600m",
+       .pattern = std::string(28, '-'),
+       .width = 1024,
+       .vocab = 151936,
+       .kinds = {QwenMlp(1024, 16, 8, 3072)},
+       .further = "-",
+       .billions = 0.596,
+       .tied = true},
   };
 }
 
@@ -107,7 +125,7 @@ const Kind& Of(const Hybrid& h, char kind) {
 
 Sets Further(const Hybrid& h) {
   Sets sets = {"model.mtp.depth=1"};
-  if (h.further != "E") sets.push_back("model.mtp.pattern=" + h.further);
+  if (h.further.size() > 1) sets.push_back("model.mtp.pattern=" + h.further);
   return sets;
 }
 
@@ -116,7 +134,7 @@ TEST_CASE("hybrids of configs have the published sizes and FLOPs per token", "[r
     for (const bool further : {false, true}) {
       INFO(h.name << (further ? " with a further token" : ""));
       const AssembledRun run = Plan(h.name, further ? Further(h) : Sets{}, 1);
-      int64_t all = 2 * h.vocab * h.width + h.width, active = h.vocab * h.width;
+      int64_t all = (h.tied ? 1 : 2) * h.vocab * h.width + h.width, active = h.vocab * h.width;
       double attention = 0, scans = 0, flops = 0;
       const auto add = [&](const Kind& kind) {
         all += kind.all;
