@@ -1,11 +1,20 @@
 // A non-finite loss or gradient on one rank makes the update a no-op on all of them, bit for bit;
 // the culprit is named; the next step goes on as if the bad one had not been.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <mutex>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/watch/bad_step.h"
 #include "tests/system/options.h"
 
 namespace millrace::test {
@@ -50,7 +59,8 @@ FaultyRun RunWithFault(const Trial& trial, const Fault& fault) {
   return ranks[0];
 }
 
-void CheckSkipped(const Trial& trial, const Fault& fault) {
+// Gives the scalars of the step that was skipped.
+StepScalars CheckSkipped(const Trial& trial, const Fault& fault) {
   const FaultyRun run = RunWithFault(trial, fault);
   const StepScalars& bad = run.scalars[1];
   REQUIRE(bad.applied == 0);
@@ -79,6 +89,7 @@ void CheckSkipped(const Trial& trial, const Fault& fault) {
     if (rank.rank == 0) expected[0] = hash;
   });
   REQUIRE(run.hashes[4] == expected[0]);
+  return bad;
 }
 
 Trial TrialOf(int world, int64_t replicate, Precision precision, ShardingConfig::GradSync sync) {
@@ -124,8 +135,106 @@ TEST_CASE(
     for (int64_t unit = 0; unit < units; ++unit) {
       const int rank = static_cast<int>((unit + 1) % trial.world);
       INFO(ToString(MeshOf(trial.config, trial.world)) << " unit " << unit << " rank " << rank);
-      CheckSkipped(trial, {rank, {.loss_nan = false, .grad_unit = unit}});
+      const StepScalars bad = CheckSkipped(trial, {rank, {.loss_nan = false, .grad_unit = unit}});
+      // An expert's is another than what else its block has.
+      REQUIRE(OffenderOf(bad, run.layout) ==
+              fmt::format("gradient of unit {} on rank {}",
+                          run.layout.flats[static_cast<size_t>(unit)].name, rank));
     }
+    if (trial.config.parallel.expert > 1)
+      REQUIRE(std::ranges::any_of(run.layout.flats, [](const FlatParam& flat) {
+        return flat.name.find("@expert") != std::string::npos;
+      }));
+  }
+}
+
+// The rank whose rows go to experts 0, 1 and 2; those of the others go to 3, 4 and 5.
+constexpr int kEvery = -1;
+int senders = kEvery;
+thread_local int this_rank = 0;
+
+void RouteByRank(const RouteOp<TensorView>& op, Stream& stream) {
+  CpuKernels().route(op, stream);
+  const int32_t first = senders == kEvery || senders == this_rank ? 0 : 3;
+  for (int64_t i = 0; i < op.ids.numel(); ++i)
+    op.ids.as<int32_t>()[i] = first + static_cast<int32_t>(i % op.ids.dim(1));
+}
+
+struct Step {
+  bool applied = false;
+  std::string offender;
+  double loss = 0;
+};
+
+// Two steps of a model of which `expert` of the second block has a NaN; it keeps it.
+std::vector<Step> StepsWithNan(Trial trial, int64_t expert) {
+  KernelTable kernels = CpuKernels();
+  kernels.route = RouteByRank;
+  trial.kernels = &kernels;
+  std::vector<std::vector<Step>> ranks(static_cast<size_t>(trial.world));
+  RunEngines(trial, [&](RankContext& rank) {
+    this_rank = rank.rank;
+    rank.engine.InitWeights(7);
+    std::map<std::string, std::vector<float>> weights;
+    ForEachLogicalTensor(rank.engine, "master",
+                         [&](const ParamPlacement& param, std::span<const float> values) {
+                           weights[param.spec.name].assign(values.begin(), values.end());
+                         });
+    std::vector<float>& down = weights.at("h.1.moe.experts.down.weight");
+    if (expert >= 0)
+      down[down.size() / 8 * static_cast<size_t>(expert) + 5] =
+          std::numeric_limits<float>::quiet_NaN();
+    WriteLogicalTensors(rank.engine, "master",
+                        [&](const ParamPlacement& param) { return weights.at(param.spec.name); });
+    for (int64_t step = 0; step < 2; ++step) {
+      const std::string before = ParamHash(rank.engine) + OptimizerHash(rank.engine);
+      const StepScalars scalars = StepOn(rank, trial.config, step);
+      const bool moved = ParamHash(rank.engine) + OptimizerHash(rank.engine) != before;
+      MR_CHECK(moved == (scalars.applied == 1), "step {}: moved {}", step, moved);
+      ranks[static_cast<size_t>(rank.rank)].push_back(
+          {scalars.applied == 1, scalars.applied == 1 ? "" : OffenderOf(scalars, rank.run.layout),
+           scalars.loss});
+    }
+  });
+  for (const std::vector<Step>& other : ranks)
+    for (size_t s = 0; s < other.size(); ++s)
+      REQUIRE(
+          (other[s].applied == ranks[0][s].applied && other[s].offender == ranks[0][s].offender));
+  return ranks[0];
+}
+
+TEST_CASE("a NaN in an expert's weights is in the loss of the ranks whose rows it gets, if any") {
+  struct Case {
+    int shard, expert, senders;
+    int64_t nan;
+    const char* says;  // null: nothing
+  };
+  // With an expert axis of 2, rank 0 has experts 0 to 3.
+  for (const Case& c : {Case{1, 1, kEvery, 1, "loss on rank 0"},
+                        {1, 1, kEvery, 5, nullptr},
+                        {2, 1, kEvery, 1, "loss on rank 0"},
+                        {2, 1, 1, 1, "loss on rank 1"},
+                        {1, 2, kEvery, 1, "loss on rank 0"},
+                        {1, 2, kEvery, 7, nullptr},
+                        // On the rank that computes it, or on the other.
+                        {1, 2, 0, 1, "loss on rank 0"},
+                        {1, 2, 1, 1, "loss on rank 1"},
+                        {1, 2, 0, 5, "loss on rank 1"},
+                        {1, 2, 1, 5, "loss on rank 0"}}) {
+    INFO("shard " << c.shard << " expert " << c.expert << ": expert " << c.nan << ", rows of rank "
+                  << c.senders);
+    Base base =
+        MakeBase(ModelConfig::Family::kLlama, false, Precision::kFp32, c.shard * c.expert, 2);
+    MakeExperts(base, c.expert);
+    senders = c.senders;
+    const std::vector<Step> steps = StepsWithNan(base.trial, c.nan);
+    for (const Step& step : steps) {
+      REQUIRE(step.applied == (c.says == nullptr));
+      REQUIRE(step.offender == (c.says ? c.says : ""));
+    }
+    if (c.says) continue;
+    const std::vector<Step> sound = StepsWithNan(base.trial, -1);
+    for (const size_t s : {0, 1}) REQUIRE(steps[s].loss == sound[s].loss);
   }
 }
 
