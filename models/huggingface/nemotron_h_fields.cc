@@ -107,9 +107,8 @@ void ReadExperts(FieldReader& f, ModelConfig* m) {
 void ReadNormEps(FieldReader& f, ModelConfig* m) {
   m->norm_eps = f.Number("layer_norm_epsilon", f.Number("rms_norm_eps", 1e-5));
   for (const char* other : {"rms_norm_eps", "norm_eps"})
-    if (f.Find(other) && f.Number(other, m->norm_eps) != m->norm_eps)
-      f.Add(fmt::format("layer_norm_epsilon, {}, and {}, {}, disagree", m->norm_eps, other,
-                        f.Number(other, m->norm_eps)));
+    if (const double also = f.Number(other, m->norm_eps); also != m->norm_eps)
+      f.Add(fmt::format("layer_norm_epsilon, {}, and {}, {}, disagree", m->norm_eps, other, also));
 }
 
 // Published folders come with code of their own, by these names. It is not run, and computes what
