@@ -33,14 +33,11 @@ void RouteGrad(const RouteGradOp<TensorView>& op, Stream&) {
 
 int64_t Live(const TensorView& offsets) { return offsets.as<int32_t>()[offsets.numel() - 1]; }
 
-// Not even in x: rows that come with another sign give another product, forward as well.
-float Up(const TensorView& x, int64_t s, int64_t f) { return Small(At(x, {s, f}) + 1); }
-
 void ExpertActivation(const ExpertActivationOp<TensorView>& op, Stream&) {
   const int64_t width = op.out.dim(1);
   for (int64_t s = 0; s < Live(op.offsets); ++s)
     for (int64_t f = 0; f < width; ++f) {
-      const float up = IsGated(op.kind) ? Up(op.x, s, f + width) : 1;
+      const float up = IsGated(op.kind) ? Up(At(op.x, {s, f + width})) : 1;
       At(op.out, {s, f}) = At(op.weights, {s}) * Small(At(op.x, {s, f})) * up;
     }
 }
@@ -52,7 +49,7 @@ void ExpertActivationGrad(const ExpertActivationGradOp<TensorView>& op, Stream&)
     const float weight = At(op.weights, {s});
     for (int64_t f = 0; f < width; ++f) {
       const float d_out = At(op.d_out, {s, f}), gate = Small(At(op.x, {s, f})),
-                  up = IsGated(op.kind) ? Up(op.x, s, f + width) : 1;
+                  up = IsGated(op.kind) ? Up(At(op.x, {s, f + width})) : 1;
       weight_gradient += gate * up * d_out;
       At(op.d_x, {s, f}) = weight * up * Small(d_out);
       if (IsGated(op.kind)) At(op.d_x, {s, f + width}) = weight * gate * Small(d_out);

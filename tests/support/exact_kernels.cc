@@ -175,7 +175,7 @@ void Activation(const ActivationOp<TensorView>& op, Stream&) {
   const int64_t width = op.out.dim(1);
   ForMatrix(op.out, [&](int64_t r, int64_t c) {
     const float x = Small(At(op.x, {r, c}));
-    At(op.out, {r, c}) = IsGated(op.kind) ? Checked(x * Small(At(op.x, {r, c + width}))) : x;
+    At(op.out, {r, c}) = IsGated(op.kind) ? Checked(x * Up(At(op.x, {r, c + width}))) : x;
   });
 }
 
@@ -187,7 +187,7 @@ void ActivationGrad(const ActivationGradOp<TensorView>& op, Stream&) {
       At(op.d_x, {r, c}) = Checked(x * g);
       return;
     }
-    const float up = Small(At(op.x, {r, c + width}));
+    const float up = Up(At(op.x, {r, c + width}));
     At(op.d_x, {r, c}) = up * Small(g);
     At(op.d_x, {r, c + width}) = Checked(x * g);
   });

@@ -11,7 +11,7 @@
 //                them each
 //   rope         x at odd positions changes its sign: the table has the sign of each row
 //   activations  gelu: m(x), gradient m(x) d_out;
-//                swiglu: m(g) u, d_g = u m(d_out), d_u = m(g) d_out
+//                swiglu: m(g) m(u + 1), d_g = m(u + 1) m(d_out), d_u = m(g) d_out
 //   router       exact_experts.h
 //   loss         of a row with target y: sum += y + m(logit y); gradient m(logit) - [v == y]
 //   AdamW        master -= m(g), m += g, v = g

@@ -14,6 +14,10 @@ inline constexpr float kExact = 1 << 24;
 
 inline float Small(float x) { return std::remainder(x, 3.0f); }
 
+// Of the half that a gate multiplies: not even in x, so that rows that come with another sign give
+// another product.
+inline float Up(float x) { return Small(x + 1); }
+
 inline float Checked(float x) {
   MR_CHECK(std::abs(x) < kExact && x == std::nearbyint(x), "{} is no integer below 2^24", x);
   return x;

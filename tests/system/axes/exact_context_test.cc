@@ -65,12 +65,43 @@ TEST_CASE("on integers other stacks on split sequences have the bits of whole on
   }
 }
 
+TEST_CASE("on integers ranks that split sequences and share a head have the bits of whole ones",
+          "[exact][context]") {
+  for (const int64_t kv_heads : {1, 2}) {
+    const auto trial_of = [&](const ExactShape& shape) {
+      Trial trial = TrialOf(ModelConfig::Family::kLlama, shape, 3);
+      trial.config.model.kv_heads = kv_heads;
+      return trial;
+    };
+    const std::string whole = ExactBits(trial_of({}));
+    for (const ExactShape& shape : {ExactShape{1, 1, 2, 2}, {1, 2, 2, 2}, {1, 1, 2, 4}}) {
+      INFO("kv_heads " << kv_heads << " shard " << shape.shard << " context " << shape.context
+                       << " tensor " << shape.tensor);
+      Trial trial = trial_of(shape);
+      CHECK(ExactBits(trial) == whole);
+      trial.config.parallel.tensor_strips = 6 / shape.tensor;
+      trial.config.memory.recompute = Recompute::kBlock;
+      CHECK(ExactBits(trial) == whole);
+    }
+  }
+}
+
 TEST_CASE("leaving out, doubling or permuting any exchange of keys changes the bits",
           "[exact][context]") {
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
     for (const int context : {2, 3})
       // Of each of 2 blocks: keys and values forward, again backward, and their gradients.
       CheckEveryExchangeShows(TrialOf(family, {.context = context}, 1), 2, 4);
+}
+
+TEST_CASE("every exchange of keys shows beside a data axis, where blocks are computed again",
+          "[exact][context]") {
+  for (const ExactShape& shape :
+       {ExactShape{.replicate = 2, .context = 2}, {.shard = 2, .context = 2}}) {
+    Trial trial = TrialOf(ModelConfig::Family::kLlama, shape, 1);
+    trial.config.memory.recompute = Recompute::kBlock;
+    CheckEveryExchangeShows(trial, 2, 4);  // gathered again in any backward
+  }
 }
 
 }  // namespace

@@ -109,5 +109,27 @@ TEST_CASE("leaving out, doubling or permuting any exchange changes the bits", "[
       CheckEveryExchangeShows(TrialOf(family, {.tensor = tensor}, 1), 2 * 2 * 2, 2 * 2 * 3);
 }
 
+TEST_CASE("every exchange of two strips shows beside a data axis, recomputed or not",
+          "[exact][tensor]") {
+  for (const auto& [shape, recompute] :
+       {std::pair{ExactShape{.replicate = 2, .tensor = 2}, Recompute::kNone},
+        {ExactShape{.shard = 2, .tensor = 2}, Recompute::kBlock}}) {
+    Trial trial = TrialOf(ModelConfig::Family::kLlama, shape, 1);
+    trial.config.model.layers = 1;
+    trial.config.parallel.tensor_strips = 2;
+    trial.config.memory.recompute = recompute;
+    // Sums are kept, and rows gathered again in any backward: recomputing adds none.
+    CheckEveryExchangeShows(trial, 2 * (2 * 2), 2 * (2 * 3));
+  }
+}
+
+TEST_CASE("every exchange shows where ranks split sequences and share a key and value head",
+          "[exact][tensor]") {
+  Trial trial = TrialOf(ModelConfig::Family::kLlama, {.context = 2, .tensor = 2}, 1);
+  trial.config.model.kv_heads = 1;
+  // Beside those above, of each block: keys and values forward, again backward, their gradients.
+  CheckEveryExchangeShows(trial, 2 * (2 * 2 + 1), 2 * (2 * 3 + 2));
+}
+
 }  // namespace
 }  // namespace millrace::test
