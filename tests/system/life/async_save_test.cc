@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/data/faulting_file_system.h"
+#include "runtime/exec/logical_tensors.h"
 #include "runtime/run/checkpoint/run_checkpoint.h"
 #include "runtime/run/checkpoint/run_saver.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -53,7 +54,7 @@ Trial TrialOn(int world, int replicate, Precision precision) {
 
 RunIdentity IdentityOf(const Trial& trial) {
   return {ModelOptionsOf(trial.config), "tokens of samples", 0,
-          trial.config.train.GlobalBatch(trial.world), "{}"};
+          trial.config.train.GlobalBatch(trial.config.parallel.DataRanks(trial.world)), "{}"};
 }
 
 // What the loop does once a step; the ranks' states before.
@@ -79,23 +80,37 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
     int world, replicate;
     PrecisionConfig::Format moments = PrecisionConfig::Format::kFp32;
     OptimizerConfig::Kind optimizer = OptimizerConfig::Kind::kAdamW;
+    int tensor = 1, context = 1;
   };
-  for (const auto& [world, replicate, moments, optimizer] :
+  for (const auto& [world, replicate, moments, optimizer, tensor, context] :
        {Case{1, 1},
         {3, 1},
         {4, 2},
         {2, 1, PrecisionConfig::Format::kBf16},
-        {2, 1, PrecisionConfig::Format::kFp32, OptimizerConfig::Kind::kMuon}}) {
-    CAPTURE(world, replicate, static_cast<int>(moments), static_cast<int>(optimizer));
-    Trial trial = TrialOn(world, replicate, Precision::kBf16);
+        {2, 1, PrecisionConfig::Format::kFp32, OptimizerConfig::Kind::kMuon},
+        {.world = 2, .replicate = 1, .tensor = 2},
+        {.world = 2, .replicate = 1, .context = 2}}) {
+    CAPTURE(world, replicate, static_cast<int>(moments), static_cast<int>(optimizer), tensor,
+            context);
+    Base base = MakeBase(ModelConfig::Family::kLlama, false, Precision::kBf16, world, 2);
+    if (tensor > 1) MakeTensor(base, tensor);
+    Trial& trial = base.trial;
+    trial.config.parallel.replicate = replicate;
+    trial.config.parallel.context = context;
+    if (context > 1) trial.config.model.seq_len = 12;
     trial.config.optimizer.moments = moments;
     trial.config.optimizer.name = optimizer;
     const TempDir dir;
     Gate gate;
-    std::string votes;
+    std::string votes, hash;
+    const auto hash_of = [](RankContext& rank) {
+      return ParamHash(rank.engine) + " " + OptimizerHash(rank.engine);
+    };
     RunEngines(trial, [&](RankContext& rank) {
       rank.engine.InitWeights(7);
       for (int64_t step = 0; step < 3; ++step) StepOn(rank, trial.config, step);
+      const std::string state = hash_of(rank);
+      if (rank.rank == 0) hash = state;
       const RunProgress progress{3, 30, R"({"a":[1,2]})"};
       SaveRun(rank.engine, dir / "sync", progress, IdentityOf(trial), 1);
       RunSaver saver(rank.engine, dir / "async", IdentityOf(trial),
@@ -115,7 +130,7 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
       int64_t saved = 0;
       for (const FlatParam& flat : rank.engine.layout().flats)
         saved += (flat.key.update == UpdateRule::kMuon ? 2 : 3) * 4 * flat.shard_numel;
-      const bool writes = rank.rank < rank.engine.layout().mesh.Size(Axis::kShard);
+      const bool writes = rank.rank < world / replicate;
       MR_CHECK_EQ(saver.copy_bytes(), writes ? saved : 0, "bytes of the copy");
       RunSaver last(rank.engine, dir / "last", IdentityOf(trial),
                     {.asynchronous = true, .files = &gate});
@@ -138,6 +153,7 @@ TEST_CASE("a checkpoint written while steps go on holds the bits of its own step
     RunEngines(trial, [&](RankContext& rank) {
       const auto resumed =
           ResumeRun(rank.engine, dir / "async", ResumePolicy::kMust, IdentityOf(trial));
+      MR_CHECK_EQ(hash_of(rank), hash, "state");
       MR_CHECK_EQ(resumed->progress.samples, 30, "samples");
       MR_CHECK_EQ(resumed->progress.state, R"({"a":[1,2]})", "the loop's own");
     });
