@@ -16,6 +16,7 @@ void RunModel(const Model& model, const ModelRun& run,
   const auto lowered = [&](bool trains) {
     ForwardBuilder builder(model.spec(), run.options.shape, run.precision.compute,
                            run.precision.norm_params, run.mesh);
+    builder.EncodeLinears(run.linears);
     model.EmitForward(builder, trains ? HeadMode::kTrainLoss : HeadMode::kEvalLoss);
     SemanticGraph graph = std::move(builder).Finish();
     if (trains) graph = AddGradients(std::move(graph), run.recompute);

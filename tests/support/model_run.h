@@ -16,6 +16,7 @@ namespace millrace::test {
 struct ModelRun {
   Mesh mesh;
   PrecisionPolicy precision;
+  LinearEncoding linears = LinearEncoding::kCompute;
   Recompute recompute = Recompute::kNone;
   PlanOptions options;  // of 2 sequences of 7
   EngineOptions engine;

@@ -1,5 +1,6 @@
 // Documents packed in one row against each alone: losses of every target and the gradient of every
 // token's embedding bit for bit, other gradients within the rounding of their sums.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -169,6 +170,8 @@ void CheckPacked(const ModelOptions& options, const ModelRun& run) {
   }
   // Each token is there once: its row is the gradient of what the embedding gave for it.
   CHECK(all.gradients.at(TableOf(options)) == rows);
+  // In FP8 what a weight's gradient sums, rows, shares scales: so do documents.
+  if (run.linears != LinearEncoding::kCompute) return;
   // Sums over at most 24 rows, in another order.
   for (const auto& [name, values] : all.gradients) {
     double largest = 0, apart = 0;
@@ -200,6 +203,30 @@ TEST_CASE("so they are where ranks split the blocks, or blocks are computed agai
     options.tensor = 2;
   }
   CheckPacked(options, run);
+}
+
+// Rows of several blocks. Scales are powers of two, which move none but the smallest numbers of a
+// row: so there must be many.
+TEST_CASE("so they are with linears in FP8 in blocks", "[system][documents][fp8]") {
+  std::vector<Family> families = Families();
+  for (Family& family : families) {
+    family.options.d_model = 132;
+    for (BlockShape& block : family.options.blocks)
+      if (auto* mlp = block.Find<MlpShape>()) mlp->width = 140;
+  }
+  const Packed packed = Pack(kLengths), second = Alone(packed, 0, 3, 5);
+  for (const Family& family : families) {
+    INFO(family.name);
+    const ModelOptions options = Masked(family.options);
+    ModelRun run = RunOf();
+    run.linears = LinearEncoding::kFp8Block;
+    CheckPacked(options, run);
+    // Rows that share a scale depend on each other: these numbers are such that it shows.
+    run.linears = LinearEncoding::kFp8Tensor;
+    const std::vector<double> all = RunOn(options, run, packed).losses,
+                              alone = RunOn(options, run, second).losses;
+    CHECK_FALSE(std::equal(all.begin() + 3, all.begin() + 3 + 4, alone.begin()));
+  }
 }
 
 // A mask that did nothing would pass no test above; nor does one that says nothing change anything.
