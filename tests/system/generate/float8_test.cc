@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/step_scalars.h"
 #include "runtime/plan/cost/cost_model.h"
 #include "runtime/run/eval/score.h"
 #include "runtime/run/generate/inference_plans.h"
@@ -361,7 +362,8 @@ TEST_CASE("on CUDA what cuBLASLt does not multiply in FP8 is refused by name", "
       Contains("precision.linear is fp8_block") && Contains("takes compute"));
 }
 
-TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the update", "[fp8]") {
+TEST_CASE("a NaN or an infinity in a weight passes through FP8, stops the update and is named",
+          "[fp8]") {
   for (const LinearEncoding linear : kFloat8Encodings)
     for (const auto& [bad, gather] : {std::pair{NAN, WeightGather::kCompute},
                                       {INFINITY, WeightGather::kCompute},
@@ -376,7 +378,10 @@ TEST_CASE("a NaN or an infinity in a weight passes through FP8 and stops the upd
         std::vector<float> shard = rank.engine.ReadShard("master", FlatId{1});
         *std::max_element(shard.begin() + std::ssize(shard) / 2, shard.end()) = bad;
         rank.engine.WriteShard("master", FlatId{1}, shard);
-        MR_CHECK(StepOn(rank, base.trial.config, 1).applied == 0, "a step with such a weight");
+        const StepScalars scalars = StepOn(rank, base.trial.config, 1);
+        MR_CHECK(scalars.applied == 0, "a step with such a weight");
+        MR_CHECK_EQ(scalars.offender_unit, kOffenderLoss, "what is not finite");
+        MR_CHECK_EQ(scalars.offender_rank, 0, "where");
       });
     }
 }

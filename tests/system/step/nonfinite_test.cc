@@ -110,6 +110,12 @@ std::vector<Trial> Trials() {
     trials.push_back(TrialOf(world, replicate, Precision::kBf16All, Sync::kEvery));
     trials.back().config.optimizer.name = OptimizerConfig::Kind::kMuon;
   }
+  for (const LinearEncoding linear : kFloat8Encodings) {
+    const Base base =
+        MakeFloat8Base(ModelConfig::Family::kLlama, linear, Precision::kBf16All, 2, 2);
+    trials.push_back(base.trial);
+    trials.back().config.precision.gather = WeightGather::kLinear;
+  }
   for (const Base& base : SplitBases(ModelConfig::Family::kGpt2, Precision::kBf16All))
     trials.push_back(base.trial);
   for (const Base& base : ExpertBases(Precision::kBf16All))  // beside shard, beside replicate
