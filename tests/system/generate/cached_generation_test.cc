@@ -54,7 +54,9 @@ TEST_CASE("they have them with any pages, window, downcast, allocator and way of
 }
 
 TEST_CASE("they have them 64 at a time") {
-  Trial trial = GeneratingTrial(ModelConfig::Family::kQwen3, Precision::kBf16);
+  const auto family = GENERATE(ModelConfig::Family::kQwen3, ModelConfig::Family::kNemotronH);
+  INFO(Name(family));
+  Trial trial = GeneratingTrial(family, Precision::kBf16);
   trial.config.inference.slots = 64;
   trial.config.inference.decode = std::vector<int64_t>{1, 64};
   RunPlans(trial, [&](RankContext& rank) {
