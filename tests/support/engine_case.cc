@@ -14,13 +14,14 @@ namespace millrace::test {
 
 void RunEngines(const ShardLayout& layout, const RunPlans& plans, const EngineOptions& options,
                 const std::function<void(Engine& engine, int rank)>& fn,
-                const MakeDevice& make_device) {
+                const MakeDevice& make_device, const KernelTable* kernels) {
   LocalWorld world(layout.mesh.world());
   RunRanks(world, [&](CommFactory& factory) {
     CommSet comms(factory, layout.mesh, CommSharing::kSeparate, CommSpecsOf(plans.All()));
     const std::unique_ptr<Device> device =
         make_device ? make_device(factory.rank()) : MakeHostDevice();
-    Engine engine({device.get(), &CpuKernels(), &comms}, layout, plans, options);
+    const KernelTable& table = kernels != nullptr ? *kernels : CpuKernels();
+    Engine engine({device.get(), &table, &comms}, layout, plans, options);
     engine.InitWeights(1234);
     fn(engine, factory.rank());
   });
@@ -28,10 +29,11 @@ void RunEngines(const ShardLayout& layout, const RunPlans& plans, const EngineOp
 
 void RunEngines(const PlanCase& c, const EngineOptions& options,
                 const std::function<void(Engine& engine, int rank)>& fn,
-                const MakeDevice& make_device) {
+                const MakeDevice& make_device, const KernelTable* kernels) {
   PlanCase evaluation = c;
   evaluation.kind = "eval";
-  RunEngines(LayoutOf(c), {StatesOf(c), {PlanOf(c), PlanOf(evaluation)}}, options, fn, make_device);
+  RunEngines(LayoutOf(c), {StatesOf(c), {PlanOf(c), PlanOf(evaluation)}}, options, fn, make_device,
+             kernels);
 }
 
 std::vector<int32_t> TokensOf(const PlanCase& c, int rank, int64_t step) {

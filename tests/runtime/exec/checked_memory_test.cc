@@ -5,6 +5,7 @@
 #include <limits>
 #include <mutex>
 
+#include "kernels/cpu/cpu_kernels.h"
 #include "runtime/base/error.h"
 #include "tests/support/capturing_device.h"
 #include "tests/support/engine_case.h"
@@ -33,9 +34,9 @@ EngineOptions Checked() {
 
 // What the run fails with; "" when it does not.
 std::string Failure(const PlanCase& c, const std::function<void(Engine&, int rank)>& fn,
-                    ErrorCode code) {
+                    ErrorCode code, const KernelTable* kernels = nullptr) {
   try {
-    test::RunEngines(c, Checked(), fn);
+    test::RunEngines(c, Checked(), fn, {}, kernels);
   } catch (const Error& error) {
     INFO(error.what());
     REQUIRE(error.code() == code);
@@ -87,6 +88,61 @@ TEST_CASE("an overflow is found in the op that makes it", "[exec][checked]") {
       },
       ErrorCode::kNonFinite);
   REQUIRE_THAT(message, Contains("from finite operands, ") && Contains("h.0/"));
+}
+
+TEST_CASE("an overflow in f16 is found in the op that makes it", "[exec][checked]") {
+  PlanCase c = Case({1, 1});
+  const auto message = [&](DType compute) {
+    c.precision.compute = compute;
+    return Failure(
+        c,
+        [&](Engine& engine, int rank) {
+          // Weights are below 65504, products are not.
+          Rewrite(engine, "h.0", [](std::vector<float>& shard) {
+            for (float& value : shard) value *= 1e4f;
+          });
+          test::TrainStep(engine, c, rank, 0);
+        },
+        ErrorCode::kNonFinite);
+  };
+  CHECK_THAT(message(DType::kF16), Contains("from finite operands, out of h.0/attn.proj (matmul") &&
+                                       Contains("is inf in h.0/attn.proj at element"));
+  CHECK(message(DType::kBF16).empty());
+}
+
+// Quantizes as the CPU does, and puts `code` into each payload of `dtype` at [1, 3].
+template <DType dtype, uint8_t code>
+KernelTable Spoiling() {
+  KernelTable table = CpuKernels();
+  table.quantize = [](const QuantizeOp<TensorView>& op, Stream& stream) {
+    CpuKernels().quantize(op, stream);
+    if (op.out.dtype() == dtype)
+      op.out.as<uint8_t>()[op.out.stride(0) + 3 * op.out.stride(1)] = code;
+  };
+  return table;
+}
+
+TEST_CASE("a payload in FP8 that is not finite is found in the op that makes it",
+          "[exec][checked]") {
+  const auto found = [](LinearEncoding linears, const KernelTable& kernels) {
+    PlanCase c = Case({1, 1});
+    c.linears = linears;
+    return Failure(
+        c, [&](Engine& engine, int rank) { test::TrainStep(engine, c, rank, 0); },
+        ErrorCode::kNonFinite, &kernels);
+  };
+  for (const LinearEncoding linears : {LinearEncoding::kFp8Tensor, LinearEncoding::kFp8Block}) {
+    CAPTURE(Name(linears));
+    CHECK(found(linears, Spoiling<DType::kE4M3, 0x7e>()).empty());  // 448
+    CHECK_THAT(found(linears, Spoiling<DType::kE4M3, 0x7f>()),
+               Contains("from finite operands, out of h.0/attn.qkv:quantize_x (quantize") &&
+                   Contains("is nan in h.0/ln_1.fp8 at element 13"));
+  }
+  // Of gradients, with a scale of all.
+  CHECK_THAT(
+      found(LinearEncoding::kFp8Tensor, Spoiling<DType::kE5M2, 0xfc>()),
+      Contains("from finite operands, out of h.2/mlp.down:d_weight:quantize_d_y (quantize") &&
+          Contains("is -inf in d(h.2/mlp.add).fp8 at element 13"));
 }
 
 TEST_CASE("the rank that makes the value is blamed, not those that receive it", "[exec][checked]") {
