@@ -176,9 +176,6 @@ Rules OfDataAndTraining() {
   const Circumstance last_alone = ByKeys(
       {"checkpoint.every"}, [](C c, Context) { return c.checkpoint.every == 0; },
       "a run is saved when it ends, and the newest checkpoint stays anyway");
-  const Circumstance at_end_alone = ByKeys(
-      {"checkpoint.every"}, [](C c, Context) { return c.checkpoint.every == 0; },
-      "a run is saved when it ends, and says so if that fails, whatever this key is");
   const Circumstance no_policy = ByKeys(
       {"train.loss"},
       [](C c, Context) { return c.train.loss != TrainConfig::Loss::kPolicyGradient; },
@@ -212,7 +209,6 @@ Rules OfDataAndTraining() {
       {"optimizer.schedule.min_lr", constant},
       {"checkpoint.keep_best", not_evaluated},
       {"checkpoint.keep_every", last_alone},
-      {"checkpoint.on_error", at_end_alone},
   };
 }
 

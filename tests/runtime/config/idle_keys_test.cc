@@ -141,7 +141,6 @@ const std::vector<Case> kCases = {
     {"train.policy.kl=0.1", "train.loss=cross_entropy", "train.loss=policy_gradient"},
     {"checkpoint.keep_best=2", "train.eval_every=0", "train.eval_every=1000"},
     {"checkpoint.keep_every=10", "checkpoint.every=0", "checkpoint.every=5"},
-    {"checkpoint.on_error=stop", "checkpoint.every=0", "checkpoint.every=5"},
     {"guard.spike_window=5", "guard.loss_spike=null", "guard.loss_spike=skip"},
     {"guard.spike_factor=5", "guard.loss_spike=null", "guard.loss_spike=skip"},
     {"guard.max_roll_backs=5", "guard.non_finite=stop", "guard.non_finite=roll_back"},
