@@ -2,18 +2,30 @@
 
 #include <fmt/core.h>
 
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "runtime/api/c/handle_table.h"
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 
 namespace millrace {
+namespace {
 
-std::unique_ptr<mr_answers> Arranged(const std::vector<GeneratedAnswer>& answers) {
-  auto arranged = std::make_unique<mr_answers>();
+HandleTable<mr_answers, AnswerArrays>& Handles() {
+  return HandleTable<mr_answers, AnswerArrays>::Get();
+}
+
+}  // namespace
+
+mr_answers* NewAnswers(const std::vector<GeneratedAnswer>& answers) {
+  auto arranged = std::make_shared<AnswerArrays>();
   for (size_t r = 0; r < answers.size(); ++r) {
     if (answers[r].refusal) throw CallError(MR_INTERNAL, answers[r].refusal->message);
     for (size_t s = 0; s < answers[r].samples.size(); ++s) {
       const GeneratedSample& sample = answers[r].samples[s];
-      mr_answers::Answer& answer = arranged->all.emplace_back();
+      AnswerArrays::Answer& answer = arranged->all.emplace_back();
       answer.request = static_cast<int64_t>(r);
       answer.sample = static_cast<int64_t>(s);
       for (const SampledToken& token : sample.tokens) {
@@ -24,11 +36,11 @@ std::unique_ptr<mr_answers> Arranged(const std::vector<GeneratedAnswer>& answers
       answer.weight_version = sample.weight_version;
     }
   }
-  return arranged;
+  return Handles().Add(std::move(arranged));
 }
 
-std::unique_ptr<mr_answers> CopyOf(const RunFunctions& maker, const mr_answers* answers) {
-  auto copy = std::make_unique<mr_answers>();
+mr_answers* CopyOf(const RunFunctions& maker, const mr_answers* answers) {
+  auto copy = std::make_shared<AnswerArrays>();
   for (int64_t i = 0, count = maker.mr_answers_count(answers); i < count; ++i) {
     mr_answer from{};
     from.size = sizeof from;
@@ -44,22 +56,24 @@ std::unique_ptr<mr_answers> CopyOf(const RunFunctions& maker, const mr_answers* 
                          .finish = from.finish,
                          .weight_version = from.weight_version});
   }
-  return copy;
+  return Handles().Add(std::move(copy));
 }
 
 }  // namespace millrace
 
 int64_t mr_answers_count(const mr_answers* answers) {
-  return answers == nullptr ? 0 : static_cast<int64_t>(answers->all.size());
+  const auto found = millrace::Handles().Find(answers);
+  return found ? std::ssize(found->all) : 0;
 }
 
 mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* answer) {
   return millrace::Guarded([&] {
+    const auto found = millrace::Handles().Require(answers, "answers");
     millrace::RequireSized(answer, "answer");
-    if (index < 0 || index >= mr_answers_count(answers))
-      throw millrace::CallError(MR_INVALID_ARGUMENT, fmt::format("index is {}, of {} answers",
-                                                                 index, mr_answers_count(answers)));
-    const mr_answers::Answer& of = answers->all[static_cast<size_t>(index)];
+    if (index < 0 || index >= std::ssize(found->all))
+      throw millrace::CallError(
+          MR_INVALID_ARGUMENT, fmt::format("index is {}, of {} answers", index, found->all.size()));
+    const millrace::AnswerArrays::Answer& of = found->all[static_cast<size_t>(index)];
     millrace::WriteSized(mr_answer{.size = 0,
                                    .request = of.request,
                                    .sample = of.sample,
@@ -72,4 +86,4 @@ mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* a
   });
 }
 
-void mr_answers_free(mr_answers* answers) { delete answers; }
+void mr_answers_free(mr_answers* answers) { millrace::Handles().Remove(answers); }

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "runtime/api/c/run_functions.h"
 #include "runtime/infer/generate_all.h"
 
-struct mr_answers {
+namespace millrace {
+
+struct AnswerArrays {
   struct Answer {
     int64_t request = 0, sample = 0;
     std::vector<int32_t> tokens;
@@ -19,11 +20,9 @@ struct mr_answers {
   std::vector<Answer> all;
 };
 
-namespace millrace {
-
-std::unique_ptr<mr_answers> Arranged(const std::vector<GeneratedAnswer>& answers);
-
+// Both are the caller's, for mr_answers_free.
+mr_answers* NewAnswers(const std::vector<GeneratedAnswer>& answers);
 // Of answers that another library has given, and frees.
-std::unique_ptr<mr_answers> CopyOf(const RunFunctions& maker, const mr_answers* answers);
+mr_answers* CopyOf(const RunFunctions& maker, const mr_answers* answers);
 
 }  // namespace millrace

@@ -27,7 +27,7 @@ int32_t FinishOf(const GenerationEvent& event) {
 EventCallback::EventCallback(const mr_stream_options& options) : options_(options) {
   if (options.on_event == nullptr)
     throw CallError(MR_INVALID_ARGUMENT, "options.on_event is NULL: nobody would hear of a token");
-  if (options.tokenizer != nullptr) text_.emplace(*options.tokenizer);
+  if (options.tokenizer != nullptr) text_.emplace(options.tokenizer);
 }
 
 bool EventCallback::Say(size_t request, const GenerationEvent& event) {

@@ -12,8 +12,8 @@ namespace millrace {
 
 class EventCallback {
  public:
-  // CallError MR_INVALID_ARGUMENT without a callback. `options` is whole (ReadSized); its tokenizer
-  // outlives this.
+  // CallError MR_INVALID_ARGUMENT without a callback, or with a tokenizer that is none. `options`
+  // is whole (ReadSized).
   explicit EventCallback(const mr_stream_options& options);
 
   // Whether the callback wants no more of the sample. CallError: it has failed, with its status.

@@ -1,7 +1,6 @@
 #include "runtime/api/c/event_text.h"
 
 #include "runtime/api/c/status.h"
-#include "runtime/api/c/tokenizer_handle.h"
 
 namespace millrace {
 
@@ -13,11 +12,14 @@ mr_status* CallOnEvent(const mr_stream_options& options, mr_event* event) noexce
   }
 }
 
+EventText::EventText(const mr_tokenizer* tokenizer)
+    : tokenizer_(TokenizerHandles::Get().Require(tokenizer, "options.tokenizer")) {}
+
 // A stop token is no part of the text; what is left of a cut character is, at the end.
 std::string EventText::Of(const mr_event& event) {
   const std::pair key(event.request, event.sample);
   StreamDecoder& text =
-      texts_.try_emplace(key, tokenizer_.tokenizer, SpecialTokens::kSkip).first->second;
+      texts_.try_emplace(key, tokenizer_->tokenizer, SpecialTokens::kSkip).first->second;
   std::string shown;
   if (event.token >= 0 && event.finish != MR_FINISH_STOP) shown = text.Push(event.token);
   if (event.finish != MR_FINISH_NOT_YET) {
@@ -28,7 +30,7 @@ std::string EventText::Of(const mr_event& event) {
 }
 
 TextedStream::TextedStream(const mr_stream_options& given)
-    : given_(given), options_(given), text_(*given.tokenizer) {
+    : given_(given), options_(given), text_(given.tokenizer) {
   options_.size = sizeof options_;
   options_.user = this;
   options_.on_event = OnEvent;

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "runtime/api/c/millrace.h"
+#include "runtime/api/c/tokenizer_handle.h"
 #include "runtime/text/tokenizer/token_stream.h"
 
 namespace millrace {
@@ -17,14 +19,14 @@ mr_status* CallOnEvent(const mr_stream_options& options, mr_event* event) noexce
 
 class EventText {
  public:
-  // The tokenizer outlives this.
-  explicit EventText(const mr_tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // CallError MR_INVALID_ARGUMENT: it is none, or no more. Freed later, it lives as long as this.
+  explicit EventText(const mr_tokenizer* tokenizer);
 
   // What can be shown of the event's sample by now and was not before.
   std::string Of(const mr_event& event);
 
  private:
-  const mr_tokenizer& tokenizer_;
+  const std::shared_ptr<const OpenedTokenizer> tokenizer_;
   std::map<std::pair<int64_t, int64_t>, StreamDecoder> texts_;  // of samples that go on
 };
 

@@ -1,7 +1,5 @@
-// Which handles of millrace.h are runs. A handle is a number, never an address: one that was
-// destroyed is not given out again, and nobody looks behind it.
-//
-// The table is the one thing that runs of a process share. Any thread.
+// The handles of millrace.h that are runs (handle_table.h), and which call a run serves. Any
+// thread.
 #pragma once
 
 #include <memory>
@@ -31,7 +29,6 @@ class RunCall {
  private:
   struct Entry;
   friend mr_run* NewHandle(std::shared_ptr<LinkedRun> run);
-  friend class HandleTable;
 
   mr_run* handle_;
   std::shared_ptr<Entry> entry_;

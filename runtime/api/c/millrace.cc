@@ -103,7 +103,7 @@ mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t c
   *out = made;
   if (status != nullptr || &functions == &OwnFunctions()) return status;
   *out = nullptr;
-  mr_status* const failed = Guarded([&] { *out = CopyOf(functions, made).release(); });
+  mr_status* const failed = Guarded([&] { *out = CopyOf(functions, made); });
   functions.mr_answers_free(made);
   return failed;
 }

@@ -9,7 +9,9 @@
  *           end of what an older program gave. A shorter struct than the library's stands for zeros
  *           behind its end; a longer one, of a newer header, is refused. Zero is every field's
  *           default. Strings are UTF-8 and end with a zero byte.
- * Handles   A handle that was destroyed is refused for as long as the process lives; NULL, too.
+ * Handles   Of runs, answers and tokenizers: one that was destroyed or freed, or never was one, is
+ *           refused for as long as the process lives (MR_INVALID_ARGUMENT); NULL, too. What returns
+ *           no status does nothing then. A mr_status is memory, and freed once.
  * Threads   Any thread may call, and runs are independent. One run serves one call at a time:
  *           another one meanwhile gets MR_BUSY. Callbacks come on the thread of the call, but
  *           on_stall.
@@ -220,7 +222,7 @@ typedef struct mr_request {
   const int32_t* prompt;
   int64_t prompt_tokens;
   int64_t max_tokens; /* of each answer */
-  int64_t samples;    /* answers; 0: one */
+  int64_t samples;    /* answers; 0: one; at most 1024 */
   uint64_t seed;
   float temperature; /* 0: the likeliest token */
   float top_p;       /* 0: 1 */
@@ -256,7 +258,7 @@ typedef struct mr_answers mr_answers;
  * had not been. Collective. */
 MR_API mr_status* mr_generate(mr_run* run, const mr_request* const* requests, int64_t count,
                               mr_answers** out);
-MR_API int64_t mr_answers_count(const mr_answers* answers); /* of all samples; NULL: 0 */
+MR_API int64_t mr_answers_count(const mr_answers* answers); /* of all samples; no handle: 0 */
 MR_API mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* answer);
 MR_API void mr_answers_free(mr_answers* answers); /* NULL: nothing */
 
@@ -270,7 +272,7 @@ enum { MR_TEXT_PLAIN = 1, MR_TEXT_ALONE = 2 };
 
 /* `path` is the file, or a folder that has it. */
 MR_API mr_status* mr_tokenizer_open(const char* path, mr_tokenizer** out);
-/* Not while a call has it. NULL: nothing. */
+/* NULL: nothing. Calls that have it go on with it. */
 MR_API void mr_tokenizer_free(mr_tokenizer* tokenizer);
 /* The ids of `bytes` bytes of UTF-8: the first `room` of them to `tokens`; *count is how many there
  * are, which may be more. MR_DATA: not UTF-8. */

@@ -184,7 +184,7 @@ mr_status* OwnGenerate(mr_run* run, const mr_request* const* requests, int64_t c
   if (out != nullptr) *out = nullptr;
   return Guarded([&] {
     const RunCall call(run);
-    *out = Arranged(call->Generate(requests, count, out)).release();
+    *out = NewAnswers(call->Generate(requests, count, out));
   });
 }
 

@@ -14,6 +14,8 @@
 
 using millrace::CallError;
 using millrace::Guarded;
+using millrace::OpenedTokenizer;
+using millrace::TokenizerHandles;
 
 namespace {
 
@@ -44,16 +46,16 @@ mr_status* mr_tokenizer_open(const char* path, mr_tokenizer** out) {
     RequirePointer(out, "out");
     std::filesystem::path file(path);
     if (std::filesystem::is_directory(file)) file /= "tokenizer.json";
-    *out = std::make_unique<mr_tokenizer>(file.string()).release();
+    *out = TokenizerHandles::Get().Add(std::make_shared<OpenedTokenizer>(file.string()));
   });
 }
 
-void mr_tokenizer_free(mr_tokenizer* tokenizer) { delete tokenizer; }
+void mr_tokenizer_free(mr_tokenizer* tokenizer) { TokenizerHandles::Get().Remove(tokenizer); }
 
 mr_status* mr_tokenizer_encode(mr_tokenizer* tokenizer, const char* text, int64_t bytes,
                                int32_t flags, int32_t* tokens, int64_t room, int64_t* count) {
   return Guarded([&] {
-    RequirePointer(tokenizer, "tokenizer");
+    const auto opened = TokenizerHandles::Get().Require(tokenizer, "tokenizer");
     RequirePointer(count, "count");
     RequireArray(text, bytes, "text", "bytes");
     RequireArray(tokens, room, "tokens", "room");
@@ -64,23 +66,23 @@ mr_status* mr_tokenizer_encode(mr_tokenizer* tokenizer, const char* text, int64_
     millrace::EncodeOptions options;
     if ((flags & MR_TEXT_PLAIN) != 0) options.special = millrace::SpecialText::kPlain;
     if ((flags & MR_TEXT_ALONE) != 0) options.around = millrace::AroundText::kNothing;
-    const std::lock_guard lock(tokenizer->one_text);
+    const std::lock_guard lock(opened->one_text);
     const std::string_view whole(text == nullptr ? "" : text, static_cast<size_t>(bytes));
-    Give(tokenizer->encoder.Encode(whole, options), tokens, room, count);
+    Give(opened->encoder.Encode(whole, options), tokens, room, count);
   });
 }
 
 mr_status* mr_tokenizer_decode(mr_tokenizer* tokenizer, const int32_t* tokens, int64_t count,
                                int32_t skip_special, char* text, int64_t room, int64_t* bytes) {
   return Guarded([&] {
-    RequirePointer(tokenizer, "tokenizer");
+    const auto opened = TokenizerHandles::Get().Require(tokenizer, "tokenizer");
     RequirePointer(bytes, "bytes");
     RequireArray(tokens, count, "tokens", "count");
     RequireArray(text, room, "text", "room");
     if (skip_special != 0 && skip_special != 1)
       throw CallError(MR_INVALID_ARGUMENT,
                       fmt::format("skip_special is {}; allowed are 0 and 1", skip_special));
-    Give(tokenizer->tokenizer.Decode(
+    Give(opened->tokenizer.Decode(
              {tokens, static_cast<size_t>(count)},
              skip_special == 1 ? millrace::SpecialTokens::kSkip : millrace::SpecialTokens::kKeep),
          text, room, bytes);
@@ -89,9 +91,9 @@ mr_status* mr_tokenizer_decode(mr_tokenizer* tokenizer, const int32_t* tokens, i
 
 mr_status* mr_tokenizer_find(mr_tokenizer* tokenizer, const char* token, int32_t* id) {
   return Guarded([&] {
-    RequirePointer(tokenizer, "tokenizer");
+    const auto opened = TokenizerHandles::Get().Require(tokenizer, "tokenizer");
     RequirePointer(token, "token");
     RequirePointer(id, "id");
-    *id = tokenizer->tokenizer.AddedTokenId(token).value_or(-1);
+    *id = opened->tokenizer.AddedTokenId(token).value_or(-1);
   });
 }

@@ -4,14 +4,21 @@
 #include <mutex>
 #include <string>
 
+#include "runtime/api/c/handle_table.h"
 #include "runtime/text/tokenizer/text_encoder.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 
-struct mr_tokenizer {
-  explicit mr_tokenizer(const std::string& path)
-      : tokenizer(millrace::Tokenizer::Load(path)), encoder(tokenizer) {}
+namespace millrace {
 
-  const millrace::Tokenizer tokenizer;
+struct OpenedTokenizer {
+  explicit OpenedTokenizer(const std::string& path)
+      : tokenizer(Tokenizer::Load(path)), encoder(tokenizer) {}
+
+  const Tokenizer tokenizer;
   std::mutex one_text;  // of `encoder`, which remembers pieces
-  millrace::TextEncoder encoder;
+  TextEncoder encoder;
 };
+
+using TokenizerHandles = HandleTable<mr_tokenizer, OpenedTokenizer>;
+
+}  // namespace millrace

@@ -1,10 +1,14 @@
 // What a caller may get wrong: structs of other versions, handles, arguments. A status each, and
 // nothing has changed.
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstddef>
 #include <cstring>
+#include <thread>
 
+#include "tests/runtime/api/c/answers.h"
 #include "tests/runtime/api/c/linked.h"
+#include "tests/runtime/api/c/tokenizer.h"
 
 namespace millrace::test {
 namespace {
@@ -126,6 +130,125 @@ TEST_CASE("handles that are no run, or no more, are refused", "[api][c]") {
     REQUIRE_CODE(mr_weights_export(run, nullptr), MR_INVALID_ARGUMENT);
   }
   REQUIRE_CODE(mr_run_destroy(another), MR_OK);
+}
+
+TEST_CASE("answers that are none, or no more, are refused", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  INFO(run.created().message);
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {1, 2};
+  const mr_request request = RequestOf(prompt, 3, 0);
+  const mr_request* const requests[] = {&request};
+  mr_answers *kept = nullptr, *stale = nullptr, *another = nullptr;
+  REQUIRE_CODE(mr_generate(run, requests, 1, &kept), MR_OK);
+  REQUIRE_CODE(mr_generate(run, requests, 1, &stale), MR_OK);
+  REQUIRE(mr_answers_count(stale) == 1);
+  mr_answers_free(stale);
+  REQUIRE_CODE(mr_generate(run, requests, 1, &another), MR_OK);
+  REQUIRE(another != stale);
+  mr_answer answer = Sized<mr_answer>();
+  answer.count = 77;
+  for (mr_answers* answers :
+       {static_cast<mr_answers*>(nullptr), stale, reinterpret_cast<mr_answers*>(&answer),
+        reinterpret_cast<mr_answers*>(uintptr_t{0x10}),
+        reinterpret_cast<mr_answers*>(~uintptr_t{0}),
+        reinterpret_cast<mr_answers*>(static_cast<mr_run*>(run))}) {
+    mr_answers_free(answers);
+    REQUIRE(mr_answers_count(answers) == 0);
+    const Outcome refused = Take(mr_answers_get(answers, 0, &answer));
+    REQUIRE(refused.code == MR_INVALID_ARGUMENT);
+    REQUIRE_THAT(refused.message, Contains("answers is "));
+  }
+  REQUIRE(answer.count == 77);
+  REQUIRE(run.Info().step == 0);  // is a run still
+  for (mr_answers* answers : {kept, another}) {
+    REQUIRE(mr_answers_count(answers) == 1);
+    REQUIRE_CODE(mr_answers_get(answers, 0, &answer), MR_OK);
+    REQUIRE(answer.count == 3);
+    mr_answers_free(answers);
+  }
+}
+
+TEST_CASE("tokenizers that are none, or no more, are refused", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {1, 2};
+  const mr_request request = RequestOf(prompt, 3, 0);
+  const mr_request* const requests[] = {&request};
+  mr_stream_options options = Sized<mr_stream_options>();
+  options.on_event = [](void*, mr_event*) -> mr_status* { return nullptr; };
+  mr_tokenizer* stale = nullptr;
+  REQUIRE_CODE(mr_tokenizer_open("tests/runtime/text/testdata", &stale), MR_OK);
+  mr_tokenizer_free(stale);
+  const OpenTokenizer another;
+  REQUIRE(another != stale);
+  int64_t count = 77;
+  int32_t id = 77;
+  char letter = '?';
+  for (mr_tokenizer* tokenizer :
+       {static_cast<mr_tokenizer*>(nullptr), stale, reinterpret_cast<mr_tokenizer*>(&count),
+        reinterpret_cast<mr_tokenizer*>(uintptr_t{0x10}),
+        reinterpret_cast<mr_tokenizer*>(~uintptr_t{0}),
+        reinterpret_cast<mr_tokenizer*>(static_cast<mr_run*>(run))}) {
+    mr_tokenizer_free(tokenizer);
+    REQUIRE_CODE(mr_tokenizer_encode(tokenizer, "a", 1, 0, &id, 1, &count), MR_INVALID_ARGUMENT);
+    REQUIRE_CODE(mr_tokenizer_decode(tokenizer, &id, 1, 0, &letter, 1, &count),
+                 MR_INVALID_ARGUMENT);
+    const Outcome refused = Take(mr_tokenizer_find(tokenizer, "<|end|>", &id));
+    REQUIRE(refused.code == MR_INVALID_ARGUMENT);
+    REQUIRE_THAT(refused.message, Contains("tokenizer is "));
+    options.tokenizer = tokenizer;
+    REQUIRE_CODE(mr_stream(run, requests, 1, &options),
+                 tokenizer == nullptr ? MR_OK : MR_INVALID_ARGUMENT);
+  }
+  REQUIRE(count == 77);
+  REQUIRE(id == 77);
+  REQUIRE(letter == '?');
+  REQUIRE(another.Encode("the house").size() > 1);
+}
+
+TEST_CASE("a tokenizer that is freed serves the calls that have it", "[api][c]") {
+  mr_tokenizer* tokenizer = nullptr;
+  REQUIRE_CODE(mr_tokenizer_open("tests/runtime/text/testdata", &tokenizer), MR_OK);
+  Outcome last;
+  std::atomic<int64_t> encoded = 0;
+  std::thread other([&] {
+    int64_t count = 0;
+    while (last.code == MR_OK) {
+      last = Take(mr_tokenizer_encode(tokenizer, "the house", 9, 0, nullptr, 0, &count));
+      if (last.code == MR_OK) ++encoded;
+    }
+  });
+  while (encoded < 100) std::this_thread::yield();
+  mr_tokenizer_free(tokenizer);
+  other.join();
+  REQUIRE(last.code == MR_INVALID_ARGUMENT);
+
+  // And a stream keeps its own to the end.
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {1, 2};
+  const mr_request request = RequestOf(prompt, 4, 0);
+  const mr_request* const requests[] = {&request};
+  struct Listener {
+    mr_tokenizer* tokenizer = nullptr;
+    int64_t texts = 0;
+  } listener;
+  REQUIRE_CODE(mr_tokenizer_open("tests/runtime/text/testdata", &listener.tokenizer), MR_OK);
+  mr_stream_options options = Sized<mr_stream_options>();
+  options.user = &listener;
+  options.tokenizer = listener.tokenizer;
+  options.on_event = [](void* user, mr_event* event) -> mr_status* {
+    Listener& self = *static_cast<Listener*>(user);
+    mr_tokenizer_free(self.tokenizer);
+    self.texts += event->text != nullptr;
+    return nullptr;
+  };
+  REQUIRE_CODE(mr_stream(run, requests, 1, &options), MR_OK);
+  REQUIRE(listener.texts == 4);
 }
 
 TEST_CASE("a configuration's mistake has its key as a JSON pointer", "[api][c]") {
