@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "runtime/config/load.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/run/model_options.h"
+#include "runtime/text/bpe/byte_alphabet.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace millrace;
@@ -50,6 +52,24 @@ int32_t Taken(mr_status* status) {
   return code;
 }
 
+// A file with a token for each byte, and no other.
+const char* TokenizerPath() {
+  static const fuzz::MemoryFile* const file = [] {
+    nlohmann::json vocab;
+    for (int byte = 0; byte < 256; ++byte)
+      vocab[SymbolsOfBytes(std::string(1, static_cast<char>(byte)))] = byte;
+    nlohmann::json tokenizer = {{"version", "1.0"}};
+    for (const char* part : {"pre_tokenizer", "decoder"})
+      tokenizer[part] = {
+          {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}};
+    tokenizer["model"] = {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}};
+    auto* const made = new fuzz::MemoryFile;
+    made->Set(tokenizer.dump());
+    return made;
+  }();
+  return file->path().c_str();
+}
+
 template <class T>
 T Struct(fuzz::ByteSource& source) {
   T value{};
@@ -60,11 +80,15 @@ T Struct(fuzz::ByteSource& source) {
 class Calls {
  public:
   Calls(mr_run* run, fuzz::ByteSource& source) : run_(run), source_(source) {}
-  ~Calls() { Return(); }
+  ~Calls() {
+    Return();
+    if (answers_live_) mr_answers_free(answers_);
+    if (tokenizer_live_) mr_tokenizer_free(tokenizer_);
+  }
 
   // One of the calls, with arguments that are mostly right.
   void Next() {
-    switch (source_.Below(13)) {
+    switch (source_.Below(15)) {
       case 0:
         Write(mr_init(run_));
         break;
@@ -112,6 +136,12 @@ class Calls {
         break;
       case 12:
         Acquire();
+        break;
+      case 13:
+        Answers();
+        break;
+      case 14:
+        Tokenizer();
         break;
     }
   }
@@ -219,9 +249,10 @@ class Calls {
     struct Listener {
       mr_run* run = nullptr;
       int64_t events = 0, ends = 0, cancels_at = -1, fails_at = -1;
+      bool has_texts = false;
       static mr_status* Hear(void* user, mr_event* event) {
         Listener& self = *static_cast<Listener*>(user);
-        FUZZ_REQUIRE(event->size == sizeof(mr_event) && event->text == nullptr);
+        FUZZ_REQUIRE(event->size == sizeof(mr_event) && (event->text != nullptr) == self.has_texts);
         FUZZ_REQUIRE((event->token < 0) == (event->finish == MR_FINISH_CANCELLED));
         FUZZ_REQUIRE(mr_run_destroy(nullptr) == nullptr && Taken(mr_init(self.run)) == MR_BUSY);
         self.ends += event->finish != MR_FINISH_NOT_YET;
@@ -244,12 +275,80 @@ class Calls {
     mr_stream_options options = Struct<mr_stream_options>(source_);
     options.user = &listener;
     options.on_event = source_.Below(16) == 1 ? nullptr : Listener::Hear;
+    if (tokenizer_ != nullptr && source_.Below(2) == 1) options.tokenizer = tokenizer_;
+    const bool asks_for_texts = options.tokenizer != nullptr && options.size == sizeof options;
+    listener.has_texts = asks_for_texts && tokenizer_live_;
     const int32_t code = Taken(mr_stream(run_, requests, 2, &options));
+    FUZZ_REQUIRE(code != MR_OK || !asks_for_texts || tokenizer_live_);
     const bool whole = request.size >= offsetof(mr_request, samples) + sizeof request.samples;
     const int64_t samples = 2 * (whole ? std::max<int64_t>(request.samples, 1) : 1);
     FUZZ_REQUIRE(code != MR_OK || listener.ends == samples);
     FUZZ_REQUIRE(listener.events == 0 || code == MR_OK || code == MR_NON_FINITE ||
                  (code == MR_TIMEOUT && listener.events == listener.fails_at + 1));
+  }
+
+  // What was given out, be it live or freed, or any number.
+  template <class Handle>
+  Handle* SomeHandle(Handle* given) {
+    if (source_.Below(3) != 1) return given;
+    return reinterpret_cast<Handle*>(source_.Integer(source_.Below(2) == 1 ? 8 : 2));
+  }
+
+  // Answers are made, read and freed, also those that are none any more.
+  void Answers() {
+    if (!answers_live_ && source_.Below(3) != 1) {
+      const int32_t prompt[] = {0, 1};
+      mr_request request{};
+      request.size = sizeof request;
+      request.prompt = prompt;
+      request.prompt_tokens = source_.Below(3);
+      request.max_tokens = source_.Below(4);
+      const mr_request* const requests[] = {&request};
+      mr_answers* made = nullptr;
+      answers_live_ = Taken(mr_generate(run_, requests, 1, &made)) == MR_OK;
+      FUZZ_REQUIRE(answers_live_ == (made != nullptr));
+      if (answers_live_) answers_ = made;
+    }
+    mr_answers* const answers = SomeHandle(answers_);
+    const bool live = answers_live_ && answers == answers_;
+    const int64_t count = mr_answers_count(answers), index = source_.Below(3) - 1;
+    FUZZ_REQUIRE(count == (live ? 1 : 0));
+    mr_answer answer = Struct<mr_answer>(source_);
+    const int32_t code = Taken(mr_answers_get(answers, index, &answer));
+    FUZZ_REQUIRE(code == MR_INVALID_ARGUMENT || (code == MR_OK && index >= 0 && index < count));
+    if (source_.Below(2) == 0) return;
+    mr_answers_free(answers);
+    answers_live_ &= !live;
+  }
+
+  // The same of a tokenizer.
+  void Tokenizer() {
+    if (!tokenizer_live_ && source_.Below(3) != 1) {
+      FUZZ_REQUIRE(Taken(mr_tokenizer_open(TokenizerPath(), &tokenizer_)) == MR_OK);
+      tokenizer_live_ = true;
+    }
+    mr_tokenizer* const tokenizer = SomeHandle(tokenizer_);
+    const bool live = tokenizer_live_ && tokenizer == tokenizer_;
+    const std::string text = source_.Text();
+    int32_t ids[8] = {};
+    int64_t count = 0, bytes = 0;
+    const auto length = static_cast<int64_t>(text.size()), room = source_.Below(9);
+    const int32_t code =
+        Taken(mr_tokenizer_encode(tokenizer, text.data(), length, 0, ids, room, &count));
+    FUZZ_REQUIRE(live ? code == MR_OK || code == MR_DATA : code == MR_INVALID_ARGUMENT);
+    FUZZ_REQUIRE(count == (code == MR_OK ? length : 0));  // an id for each byte
+    char back[8] = {};
+    const int64_t known = std::min(count, room);
+    const int32_t decoded =
+        Taken(mr_tokenizer_decode(tokenizer, ids, known, 0, back, sizeof back, &bytes));
+    FUZZ_REQUIRE(decoded == (live ? MR_OK : MR_INVALID_ARGUMENT));
+    FUZZ_REQUIRE(bytes == known && text.compare(0, bytes, back, bytes) == 0);
+    int32_t id = 0;
+    FUZZ_REQUIRE(Taken(mr_tokenizer_find(tokenizer, "<|none|>", &id)) == decoded);
+    FUZZ_REQUIRE(id == (live ? -1 : 0));
+    if (source_.Below(2) == 0) return;
+    mr_tokenizer_free(tokenizer);
+    tokenizer_live_ &= !live;
   }
 
   void Borrow() {
@@ -278,6 +377,9 @@ class Calls {
   std::vector<int32_t> tokens_;
   std::vector<DLManagedTensorVersioned*> lent_;
   bool released_ = false;
+  mr_answers* answers_ = nullptr;
+  mr_tokenizer* tokenizer_ = nullptr;
+  bool answers_live_ = false, tokenizer_live_ = false;
 };
 
 }  // namespace
