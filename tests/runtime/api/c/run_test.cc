@@ -10,7 +10,7 @@
 #include "runtime/api/backend.h"
 #include "runtime/config/load.h"
 #include "runtime/run/training/training.h"
-#include "tests/runtime/api/c/linked.h"
+#include "tests/runtime/api/c/answers.h"
 #include "tests/runtime/data/temp_dir.h"
 
 namespace millrace::test {
@@ -133,15 +133,19 @@ int64_t ResidentBytes() {
 }
 
 TEST_CASE("a hundred runs, made, used and destroyed, leave nothing", "[api][c]") {
-  const auto live = [] {
-    const Linked run(TinyConfig());
+  const std::string config = TinyConfig();
+  const std::vector<int32_t> prompt = {1, 2};
+  const auto live = [&](int i) {
+    const bool generates = i % 2 == 0;
+    const Linked run(generates ? WithInference(config) : OptionsOf(config));
     REQUIRE_CODE(mr_init(run), MR_OK);
+    if (generates) REQUIRE(Generate(run, {RequestOf(prompt, 6, 1)}).size() == 1);
     REQUIRE(run.Step(0).first.code == MR_OK);
   };
-  for (int i = 0; i < 10; ++i) live();  // what is made once per process
+  for (int i = 0; i < 10; ++i) live(i);  // what is made once per process
   const int64_t files = OpenFiles(), bytes = ResidentBytes();
   const int64_t threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
-  for (int i = 0; i < 100; ++i) live();
+  for (int i = 0; i < 100; ++i) live(i);
   REQUIRE(OpenFiles() == files);
   REQUIRE(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}) == threads);
   // A run has an arena of 0.5 MiB; a hundredth part of each kept would be seen.
