@@ -4,7 +4,8 @@
  * Calls     Each call that can fail returns a status: NULL is success; anything else is the
  *           caller's, to be freed with mr_status_free. A call that fails leaves its outputs as they
  *           were, but *out, which mr_run_create and mr_weights_borrow set to NULL. No call exits,
- *           prints, reads the environment (but see README.md), installs a signal handler or throws.
+ *           prints, installs a signal handler or throws. README.md has the environment variables
+ *           that are read.
  * Structs   Each begins with its size: set it to sizeof, or a larger library would write past the
  *           end of what an older program gave. A shorter struct than the library's stands for zeros
  *           behind its end; a longer one, of a newer header, is refused. Zero is every field's

@@ -9,7 +9,9 @@
         weights = numpy.from_dlpack(run.borrow('lm_head.weight'))
 
 Errors are exceptions of class Error, one subclass for each code of millrace.h. Nothing is printed, no
-environment variable read, no signal handled.
+signal handled. Environment variables are OpenBLAS's, read when the library is loaded (OPENBLAS_CORETYPE
+and seven more), and with CUDA those of NCCL, of which three are set to 0: NCCL_NVLS_ENABLE, and unless they
+are there NCCL_GRAPH_REGISTER and NCCL_RAS_ENABLE.
 """
 from ._errors import (BorrowedError, BusyError, CallbackError, CheckpointError, ConfigError, DataError, DeviceError, DoesNotFitError, Error,
                       InternalError, InvalidArgument, NonFiniteError, PeerLostError, ReleasedError, RunFailed, StorageError, StallError, Unsupported)
