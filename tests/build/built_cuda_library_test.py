@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from cuda_library_test import ON_CUDA, TINY, TWO_RANKS, Options, package_says, sized
-from library_test import LIBRARY, run
+from library_test import LIBRARY, NOT_IMPORTED, imported, run
 
 BUILT = 'runtime/api/c/libmillrace_cuda.so'
 LOADER = '/lib64/ld-linux-x86-64.so.2'
@@ -37,6 +37,11 @@ class BuiltCudaLibrary(unittest.TestCase):
     def test_it_exports_one_name(self):
         names = [line.split()[-2:] for line in run('nm', '-D', '--defined-only', self.file).splitlines()]
         self.assertEqual([name for kind, name in names if kind.isupper()], ['mr_cuda_table'])
+
+    def test_it_handles_no_signal_and_ends_no_process(self):
+        names = imported(self.file)
+        self.assertIn('malloc', names)
+        self.assertEqual(names & NOT_IMPORTED, set())
 
     def test_the_other_one_opens_it_and_says_what_it_says(self):
         library = ctypes.CDLL(self.tree + '/lib/libmillrace.so')

@@ -1,4 +1,5 @@
 """libmillrace.so as those meet it who link it: an install tree, compilers, CMake and Python outside Bazel, an environment with nothing in it."""
+import glob
 import os
 import re
 import shutil
@@ -51,6 +52,23 @@ def write_abi(path, folder, text):
     run('abidw', '--no-corpus-path', '--no-comp-dir-path', '--no-show-locs', '--out-file', path, library)
 
 
+def imported(library):
+    """Names of the functions and variables that it takes from other libraries."""
+    return {line.split()[-1].split('@')[0] for line in run('nm', '-D', '--undefined-only', library).splitlines()}
+
+
+# To handle signals, and to end the process at once.
+NOT_IMPORTED = {
+    'bsd_signal', 'sigaction', 'sigaltstack', 'sigignore', 'siginterrupt', 'signal', 'signalfd', 'sigset', 'sigvec', 'ssignal', '__sigaction',
+    '__sysv_signal', '_Exit', '_exit', 'quick_exit', 'raise'
+}
+# What OpenBLAS and the C++ library bring, and our own code does not use: to end the process, to print, the environment.
+NOT_USED = NOT_IMPORTED | {
+    'abort', 'exit', '__printf_chk', 'perror', 'printf', 'putchar', 'puts', 'stderr', 'stdout', '_ZSt4cerr', '_ZSt4clog', '_ZSt4cout',
+    'environ', 'getenv', 'putenv', 'secure_getenv', 'setenv', 'unsetenv'
+}
+
+
 class Library(unittest.TestCase):
 
     @classmethod
@@ -83,6 +101,24 @@ class Library(unittest.TestCase):
             exported = {line.split()[-1].split('@')[0] for line in listed.splitlines()}
             self.assertEqual(exported - {'MILLRACE_0.1'}, {name for _, name, _ in prototypes()})
         self.assertGreater(len(prototypes()), 20)
+
+    def test_it_handles_no_signal_and_ends_no_process(self):
+        for library in (LIBRARY, self.tree + '/lib/libmillrace.so'):
+            names = imported(library)
+            self.assertIn('malloc', names)
+            self.assertEqual(names & NOT_IMPORTED, set())
+
+    def test_our_own_code_neither_exits_nor_prints_nor_reads_the_environment(self):
+        called, objects = {}, glob.glob('**/_objs/**/*.o', recursive=True)
+        self.assertGreater(len(objects), 100)
+        for line in run('nm', '-A', '--undefined-only', *objects).splitlines():
+            path, _, name = line.rpartition(' ')
+            if name in NOT_USED:
+                called.setdefault(os.path.basename(path.partition(':')[0]).partition('.')[0], set()).add(name)
+        self.assertEqual(called, {
+            'blas_core': {'getenv', 'setenv', 'unsetenv'},  # OPENBLAS_CORETYPE
+            'bundled': {'abort', 'stderr', 'stdout'},  # arc4random without random numbers, as glibc's; and fmt's own, which nobody calls
+        })
 
     def test_it_needs_glibc_and_is_found_by_its_series(self):
         dynamic = run('readelf', '-d', self.tree + '/lib/libmillrace.so')
