@@ -151,6 +151,13 @@ TEST_CASE("requests that cannot be are refused by name", "[api][c]") {
   request = RequestOf(prompt, 1, 0);
   request.size = 4;
   refused(run, request, "requests[1].size is 4");
+  request = RequestOf(prompt, 1, 0);
+  request.samples = -1;
+  refused(run, request, "requests[1]: ");
+  request.samples = 1025;
+  refused(run, request, "requests[1].samples is 1025; at most 1024 ");
+  request.samples = 1024;
+  REQUIRE(Generate(run, {request}).size() == 1024);
   mr_answers* answers = nullptr;
   REQUIRE_CODE(mr_generate(run, nullptr, 1, &answers), MR_INVALID_ARGUMENT);
   REQUIRE_CODE(mr_generate(run, nullptr, 0, nullptr), MR_INVALID_ARGUMENT);
