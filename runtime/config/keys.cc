@@ -329,9 +329,9 @@ std::vector<Key> CheckpointKeys() {
           "ranks of one copy of the model), which is written while steps go on. false: training "
           "waits until it is on disk."),
       KEY(checkpoint.on_error, any,
-          "When the disk refuses a checkpoint or a line of metrics: `continue` training and say so, "
-          "or `stop` with exit code 74, as a run's last checkpoint always does. Earlier ones stay as "
-          "they are."),
+          "When the disk refuses a checkpoint or a line of metrics: `continue` training and say "
+          "so, or `stop` with exit code 74, as a run's last checkpoint always does. Earlier ones "
+          "stay as they are."),
       KEY(checkpoint.resume, any,
           "`auto`: go on from the newest good checkpoint if there is one; `must`: stop if there is "
           "none; `never`: start anew."),
