@@ -151,7 +151,8 @@ class OnDevices(unittest.TestCase):
             return {line.split('/')[0] for line in run('--device', 'any', '--ranks', ranks, '--list').stdout.splitlines()}
         one, two, four = groups('1'), groups('2'), groups('4')
         self.assertEqual(one - two, {'nemotron_h_1b on 1', "one GPU at Llama 8B's width", 'profile of a short step'})
-        on_two = {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2', 'concat in FP8', 'Muon', *(f'FP8 of {of} on 2' for of in ('Llama 1B B 4', 'GPT-2 124M B 4', 'GPT-2 30M B 4'))}
+        on_two = {'nemotron_h_1b on 2', 'qwen3_moe_8l on 2', 'concat in FP8', 'Muon', *(f'FP8 of {of} on 2' for of in ('Llama 1B B 4', 'GPT-2 124M B 4', 'GPT-2 30M B 4')),
+                  *(f'{which}FP8 beside torchao {of}' for which in ('', 'other ') for of in ('Llama 1B B 8', "eight layers at Llama 8B's width"))}
         self.assertEqual(two - one, on_two)
         on_four = {line.split('/')[0] for line in run('--device', 'any', '--ranks', '4', '--own', '--list').stdout.splitlines()}
         self.assertEqual(on_four, four - two)
@@ -271,6 +272,14 @@ class Files(unittest.TestCase):
         self.assertEqual(seed_page.COLUMNS['step'][1](rows, None), '2.00 (1.00, 2.00)')
         self.assertEqual(seed_page.COLUMNS['verdict'][1](rows, [dict(result=dict(step_ms_samples=[2.5]))]), '1.250x faster')
 
+    def test_a_peer_has_no_cell_of_what_it_does_not_count(self):
+        group = next(g for g in seed_groups.on_devices() if g.name == 'FP8 beside torchao Llama 1B B 8')
+        ours = [dict(variant=v, result=dict(step_ms_samples=[2.0 + i] * 3, gathered_bytes_per_step=3 << 20, peak_bytes=1 << 30)) for i, v in enumerate(group.variants)]
+        peer = dict(variant='torchao, kept', result=dict(step_ms_samples=[4.0] * 3, peak_bytes=2 << 30))
+        text = seed_page.group_text(group, [*ours, peer])
+        self.assertIn('| fp8_tensor | 3.00 (3.00, 3.00) | 1.500x slower | 3.00 | 1.00 |', text)
+        self.assertIn('| torchao, kept | 4.00 (4.00, 4.00) | 2.000x slower |  | 2.00 |', text)
+
     def test_a_profile_has_the_kinds_of_all_variants(self):
         def row(variant, round_, times, **us):
             return dict(id=f'{variant}{round_}', group='profile of a short step', variant=variant, result=dict(step_ms_samples=times, trace_us=us))
@@ -368,6 +377,21 @@ class Files(unittest.TestCase):
                                                 'fsdp2 (cudnn) 15.00, mfsdp (cudnn): no result', '1.18', '1.38', '2.20', '2.00 / 2.00', '50 / 9'])
         # A peer inside the spread is not beaten.
         self.assertEqual(tables.of_case([*ours, row('fsdp2', [10.9] * 5)])[4], 'within spread')
+
+    def test_a_peer_is_asked_for_what_its_script_has(self):
+        common = (BENCH / 'peers' / 'torch_bench.py').read_text()
+        for group in seed_groups.on_devices():
+            text = common + (BENCH / 'peers' / group.peer).read_text() if group.peers else ''
+            for name, words in group.peers.items():
+                for flag, value in zip(words, [*words[1:], '']):
+                    if flag.startswith('--'):
+                        self.assertIn(f'"{flag}"', text, (group.name, name))
+                    if flag in ('--variant', '--recipe', '--sdpa'):
+                        self.assertIn(f'"{value}"', text, (group.name, name))
+        # And beside torchao both train the same model on the same batch.
+        for group in seed_groups.beside_torchao():
+            for name, words in group.peers.items():
+                self.assertEqual([value for flag, value in zip(words, words[1:]) if flag == '--set'], group.common, (group.name, name))
 
     def test_every_column_and_option_of_a_group_exists(self):
         for groups in (seed_groups.on_cpu(), seed_groups.on_devices()):

@@ -50,13 +50,15 @@ PUBLISHED = {
             "(tools/bench/peers/torch_axes.py), whose rows between blocks are split, too.",
     "hybrids": "Peers are PyTorch's (tools/bench/peers/torch_hybrid.py): FSDP2 and torch.compile, torch._grouped_mm for experts, cuDNN's attention, mamba_ssm's Triton "
                "kernels for the scan.",
-    "float8": "Peers are PyTorch's in bf16 (tools/bench/peers/torch_bench.py).",
+    "float8": "Peers are PyTorch's in bf16 (tools/bench/peers/torch_bench.py), and torchao 0.17.0's float8 over FSDP2 (tools/bench/peers/torch_float8.py), whose gathers carry FP8 "
+              "where a tensor has one scale.",
     "options": "What the options of sharding and memory move and keep.",
 }
 ALLOCATORS = ("persistent", "fixed", "max_pool", "coloured", "packed", "dynamic")
 DOWNCASTS = {name: [f"sharding.downcast={name}"] for name in ("after_gather", "per_gather", "after_update", "in_gather")}
 CONCATS = {name: [f"sharding.grad_concat={name}"] for name in ("every", "last", "direct")}
 LINEARS = {name: [f"precision.linear={name}"] for name in ("compute", "fp8_tensor", "fp8_block")}
+GATHERED = {f"{name}, gathers too": [*LINEARS[name], "precision.gather=linear"] for name in ("fp8_tensor", "fp8_block")}
 GRAPHS = {name: [f"execution.graph={name}"] for name in ("off", "microbatch", "step")}
 # As many gathers as there can be: what the comparisons are about.
 APART = ["sharding.reshard=after_forward"]
@@ -135,14 +137,30 @@ def axes():
     return groups
 
 
+def beside_torchao():
+    """On two GPUs: ours in FP8 and torchao's, beside ours in bf16; then each with its other ways to gather and to scale."""
+    models = {"Llama 1B B 8": ("llama_1b.json", ["train.micro_batch=8"]),
+              "eight layers at Llama 8B's width": ("llama_8b.json", ["model.layers=8", "train.micro_batch=1"])}
+    kept, apart = ["--variant", "fsdp2_keep"], ["--variant", "fsdp2"]
+
+    def group(name, model, variants, peers):
+        config, common = models[model]
+        words = ["--sdpa", "cudnn", *(word for item in common for word in ("--set", item))]
+        return Group(f"{name} {model}", "float8", f"{model} on each of two GPUs.", config, common, variants, STEP + ["gathered", "device"], steps=8, warmup=4, ranks=2,
+                     peer="torch_float8.py", peers={peer: [*way, *words] for peer, way in peers.items()})
+
+    return [*(group("FP8 beside torchao", model, LINEARS, {"torchao, kept": kept}) for model in models),
+            *(group("other FP8 beside torchao", model, GATHERED, {"torchao": apart, "torchao by row, kept": [*kept, "--recipe", "rowwise"]}) for model in models)]
+
+
 def float8():
     """On two GPUs: fairscale's layer in FP8, steps of FP8 beside bf16, and what Muon's products take."""
     layer = ["model.layers=1", "model.vocab=32000", "train.micro_batch=1", "train.accumulate=128", "sharding.grad_sync=last", *APART, "model.seq_len=2048"]
-    groups = [Group("concat in FP8", "concat", "One layer of Llama 8B in FP8, vocabulary 32000, T 2048, B 1, 128 microbatches.", "llama_8b.json",
-                    layer + ["precision.linear=fp8_tensor"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2, ranks=2)]
-    gathered = {f"{name}, gathers too": [*LINEARS[name], "precision.gather=linear"] for name in ("fp8_tensor", "fp8_block")}
+    groups = beside_torchao()
+    groups.append(Group("concat in FP8", "concat", "One layer of Llama 8B in FP8, vocabulary 32000, T 2048, B 1, 128 microbatches.", "llama_8b.json",
+                    layer + ["precision.linear=fp8_tensor"], CONCATS, STEP + ["concatenated", "arena", "device"], steps=5, warmup=2, ranks=2))
     for title, config, batch in (("Llama 1B B 4", "llama_1b.json", 4), ("GPT-2 124M B 4", "gpt2_124m.json", 4), ("GPT-2 30M B 4", "gpt2_30m.json", 4)):
-        groups.append(Group(f"FP8 of {title} on 2", "float8", f"{title} on each of two GPUs.", config, [f"train.micro_batch={batch}"], {**LINEARS, **gathered},
+        groups.append(Group(f"FP8 of {title} on 2", "float8", f"{title} on each of two GPUs.", config, [f"train.micro_batch={batch}"], {**LINEARS, **GATHERED},
                             STEP + ["gathered", "device"], ranks=2))
     return groups + [Group("Muon", "float8", "GPT-2 124M, B 64 on each of two GPUs.", "gpt2_124m.json", ["train.micro_batch=64"],
                            {"adamw": [], "muon": ["optimizer.name=muon"]}, STEP + ["device"], ranks=2)]

@@ -24,11 +24,11 @@ def interval(samples, form="{:.2f}"):
 
 
 def per_step(bench_key, train_key):
-    """A count of the bench's, or of a run's counters."""
+    """A count of the bench's, or of a run's counters; a peer counts nothing."""
     def cell(rows, _):
         result = rows[0]["result"]
         value = result.get(bench_key, result.get("counters_per_step", {}).get(train_key))
-        return f"{value / MIB:.2f}"
+        return "" if value is None else f"{value / MIB:.2f}"
     return cell
 
 
