@@ -51,6 +51,23 @@ print(json.dumps(line))
 """
 
 
+# Stands for a Python that runs the scripts for GPUs: keeps what it was asked for, and does what they need of it beside that.
+FAKE_PYTHON = """#!/bin/bash
+shift
+[[ $1 != -c ]] || exec {python} -B "$@"
+script=${{1##*/}}
+shift
+echo "$script" "$@" >>{asked}
+[[ $script != "${{SAYS%% *}}" ]] || echo "${{SAYS#* }}"
+[[ $script != "$FAILS" ]] || {{ echo "it is broken" >&2; exit 7; }}
+echo done
+"""
+
+
+def device(*arguments, **env):
+    return subprocess.run(['bash', str(BENCH / 'device.sh'), *arguments], env={**os.environ, 'SAYS': '', 'FAILS': '', **env}, capture_output=True, text=True, timeout=60)
+
+
 def run(*arguments, env=None):
     command = [sys.executable, '-B', str(BENCH / 'seeds.py'), *arguments]
     return subprocess.run(command, env=dict(os.environ, **(env or {})), capture_output=True, text=True, timeout=280)
@@ -206,21 +223,51 @@ class OnDevices(unittest.TestCase):
         for row in rows.values():
             self.assertIn('not understood: JSONDecodeError', row['error'])
 
-    def test_the_script_for_two_gpus_keeps_to_its_time(self):
-        script = str(BENCH / 'device_x2.sh')
+    def test_the_script_for_gpus_keeps_to_its_time(self):
         with tempfile.TemporaryDirectory() as folder:
-            def call(*arguments, **env):
-                return subprocess.run(['bash', script, *arguments], env=dict(os.environ, **env), capture_output=True, text=True, timeout=60)
-            done = call(os.path.join(folder, 'out'), '0')
-            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 13), done)
-            done = call(os.path.join(folder, 'out'), '0', GPUS='4')
-            self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, 7), done)
+            for gpus, stages in (('1', 14), ('2', 13), ('4', 7)):  # a family or a model that has a file of its own counts
+                done = device(os.path.join(folder, 'out'), '0', GPUS=gpus)
+                self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, stages), done)
             for arguments, env, said in (((), {}, 'OUT'), ((folder, 'x'), {}, "not 'x'"), ((folder, '0', '/no/wheel'), {}, 'no file /no/wheel'),
                                          ((folder, '0'), {'STAGES': 'seeds tiny'}, "no stage 'tiny' on 2 GPUs"),
-                                         ((folder, '0'), {'STAGES': 'seeds', 'GPUS': '4'}, "no stage 'seeds' on 4 GPUs"), ((folder, '0'), {'GPUS': '3'}, "GPUS is 2 or 4, not '3'")):
-                wrong = call(*arguments, **env)
+                                         ((folder, '0'), {'STAGES': 'seeds', 'GPUS': '1'}, "no stage 'seeds' on 1 GPUs"),
+                                         ((folder, '0'), {'STAGES': 'seeds', 'GPUS': '4'}, "no stage 'seeds' on 4 GPUs"), ((folder, '0'), {'GPUS': '3'}, "GPUS is 1, 2 or 4, not '3'")):
+                wrong = device(*arguments, **{'GPUS': '2', **env})
                 self.assertEqual(wrong.returncode, 2, wrong)
                 self.assertIn(said, wrong.stderr)
+
+    def test_the_script_for_gpus_goes_on_where_it_was(self):
+        with tempfile.TemporaryDirectory() as folder:
+            python, asked = os.path.join(folder, 'python'), os.path.join(folder, 'asked')
+            with open(python, 'w') as file:
+                file.write(FAKE_PYTHON.format(python=sys.executable, asked=asked))
+            os.chmod(python, 0o755)
+
+            def call(**env):
+                """(exit code, which scripts ran with what, standard output)."""
+                done = device(os.path.join(folder, 'out'), '300', PYTHON=python, GPUS='1', STAGES='one decode generate documents', **env)
+                with open(asked) as file:
+                    lines = file.read().splitlines()
+                os.remove(asked)
+                return done.returncode, lines, done.stdout
+            code, lines, said = call(SAYS='decode_gpu.py llama_8b: no time left for it', ONLY='profile')
+            families = ['gpt2', 'llama', 'llama_window', 'qwen3', 'qwen3_moe', 'nemotron_h', 'nemotron_h_odd']
+            self.assertEqual(([line.split()[0] for line in lines], code), (['seeds.py', 'decode_gpu.py', *['generate_gpu.py'] * 7, 'documents_gpu.py'], 3), said)
+            self.assertIn('seeds.py --device h200-x1 --ranks 1 --groups profile --own --out ', lines[0])
+            self.assertEqual([line.split()[-1] for line in lines[2:9]], families)
+            # What prints one result and has done so does not run again; what has rows is asked, and knows itself.
+            code, lines, said = call(FAILS='decode_gpu.py')
+            self.assertEqual(([line.split()[0] for line in lines], code), (['seeds.py', 'decode_gpu.py'], 1), said)
+            self.assertRegex(lines[1], r' --budget-s (29\d|300)$')
+            os.remove(os.path.join(folder, 'out', 'generate_qwen3_h200-x1.txt'))
+            code, lines, said = call(FAILS='generate_gpu.py')
+            self.assertEqual((len(lines), lines[2].split()[-1], code), (3, 'qwen3', 1), said)
+            self.assertIn('generate_qwen3_h200-x1.txt: exit code 7: it is broken', said)
+            code, lines, said = call()
+            self.assertEqual((len(lines), code, said.splitlines()[-1]), (3, 0, 'nothing is left'))
+            # The sanitizers' own exit code of rows that are left is no failure.
+            done = device(os.path.join(folder, 'out'), '15', PYTHON=python, GPUS='1', STAGES='sanitize')
+            self.assertEqual((done.returncode, 'rows are left: call again' in done.stdout), (3, True), done)
 
     def test_arguments_that_cannot_be_are_refused(self):
         for wrong, said in (((), '--cpu and --device'), (('--cpu', '--device', 'x'), '--cpu and --device'), (('--cpu', '--groups', 'nix'), "begins with 'nix'"),

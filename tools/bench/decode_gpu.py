@@ -4,6 +4,7 @@
 A case is a model, at batches 1 and 64: bench --decode, 8 steps of warm-up and 308 timed ones at contexts 512 to 820, top-p 0.95,
 log-probabilities, bf16. Each case's result is OUT/decode_CASE.json; a case that is there is not run again, and none is begun that may
 not end within the budget. With --before another program does the same, right before this one: its times are in the result, too. The table comes last.
+Exit code 1: a case failed.
 """
 import argparse
 import json
@@ -46,7 +47,7 @@ def measure(case, path, before):
     earlier = bench(before, case)[0] if before else None
     result, words = bench('bin/millrace', case)
     if result is None or (before and earlier is None):
-        return
+        return False
     if earlier:
         for row, old in zip(result['decode'], earlier['decode']):
             row['before_ms_samples'] = old['step_ms_samples']
@@ -57,6 +58,7 @@ def measure(case, path, before):
         json.dump(result, f)
         f.write('\n')
     os.rename(path + '.part', path)
+    return True
 
 
 def table(out):
@@ -81,7 +83,7 @@ def main():
     parser.add_argument('--before', default='')
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
-    end = time.monotonic() + args.budget_s
+    end, failed = time.monotonic() + args.budget_s, 0
     for case in args.only.split(','):
         path = os.path.join(args.out, 'decode_%s.json' % case)
         if os.path.exists(path):
@@ -89,9 +91,9 @@ def main():
         if time.monotonic() + CASES[case]['most_s'] * (2 if args.before else 1) > end:
             print('%s: no time left for it' % case, flush=True)
             continue
-        measure(case, path, args.before)
+        failed |= not measure(case, path, args.before)
     table(args.out)
-    return 0
+    return int(failed)
 
 
 if __name__ == '__main__':

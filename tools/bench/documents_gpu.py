@@ -5,6 +5,7 @@ host's device, in an unpacked package.
 A case is a model, a batch and the tokens of a row. Its data is a file of documents whose lengths are drawn from the exponential distribution with a quarter of
 a row as mean, so that attention has 0.38 of its work left; ids are uniform. Steps are timed by `bench` without the mask and with it in turn, of the same file.
 The results are OUT/documents.json, written anew after each run; no run is begun after the budget. The table comes last.
+Exit code 1: a run failed, or was not begun.
 """
 import argparse
 import array
@@ -94,6 +95,7 @@ def main():
             for mask in (False, True) if turn % 2 == 0 else (True, False):
                 if time.monotonic() > end:
                     print('%s: no time left for it' % case, flush=True)
+                    failed = 1
                     continue
                 began = time.monotonic()
                 try:

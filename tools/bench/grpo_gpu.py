@@ -4,6 +4,7 @@ through the wheel, and by peers/torch_grpo.py, in turn on this host's GPU.
 
 Both processes live from begin to end and take their steps in turns: a round is --steps of ours, then as many of the peer's. Of the first turn of each the first
 step is not counted, which measures, captures and compiles. Each case's result is OUT/grpo_CASE.json. The table comes last. PYTHONPATH has the wheel's package.
+Exit code 1: a side failed, or had no time for all of its steps.
 """
 import argparse
 import json
@@ -88,6 +89,7 @@ def measure(case, args, end):
         json.dump(result, f)
         f.write('\n')
     os.rename(folder + '.json.part', folder + '.json')
+    return not any(side.failed for side in sides)
 
 
 def table(out):
@@ -124,10 +126,11 @@ def main():
     args.out = os.path.abspath(args.out)
     os.makedirs(args.out, exist_ok=True)
     os.chdir(os.path.join(HERE, '../..'))
+    failed = 0
     for case in args.only.split(','):
-        measure(case, args, time.monotonic() + args.budget_s)
+        failed |= not measure(case, args, time.monotonic() + args.budget_s)
     table(args.out)
-    return 0
+    return int(failed)
 
 
 if __name__ == '__main__':

@@ -197,7 +197,7 @@ def markdown(cpu, devices):
         dates = sorted(row["date"][:10] for row in data["rows"])
         text += [f"- {name}: `{data['command']}`, {data['machine']}, commit {data['commit']}" + (f", {dates[0]} to {dates[-1]}." if dates else ".")]
     if not devices:
-        text += ["- Two GPUs: not measured at this commit. `tools/bench/device_x2.sh` measures it; HISTORY.md has what was measured earlier."]
+        text += ["- Two GPUs: not measured at this commit. `tools/bench/device.sh` measures it; HISTORY.md has what was measured earlier."]
     for seed, title in seed_groups.SEEDS.items():
         text += ["", f"## {title}", "", seed_groups.PUBLISHED[seed], ""]
         for name, data, groups in sets:

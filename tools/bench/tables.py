@@ -68,7 +68,7 @@ def peers(folder):
             "intervals do not touch. The floors are `bench --floor`'s of the same run: of our own ops alone, and by rates of the machine."]
     files = sorted(folder.glob("headline_*.json"))
     if not files:
-        return ["Not measured at this commit: `tools/bench/device_x2.sh` does it. [HISTORY.md](HISTORY.md) has the tables of earlier commits."]
+        return ["Not measured at this commit: `tools/bench/device.sh` does it. [HISTORY.md](HISTORY.md) has the tables of earlier commits."]
     for path in files:
         text += headline(results.load(path))
     return text
