@@ -305,6 +305,13 @@ class Files(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, said):
                 results.check(wrong, 'f')
 
+    def test_a_row_is_expected_to_take_what_its_variant_took(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = results.Results(pathlib.Path(folder) / 'seeds.json', 'seeds', 'abc', 'machine', 'command')
+            for group, variant, round_, seconds in (('g', 'ours', 1, 14.0), ('g', 'ours', 2, 12.0), ('g', 'peer', 1, 45.0), ('h', 'ours', 1, 99.0)):
+                kept.add(group, variant, round_, 'asked', 'command', seconds, result={})
+            self.assertEqual([kept.seconds_of('g', v) for v in ('ours', 'peer', 'new')] + [kept.seconds_of('i', 'ours')], [14.0, 45.0, 45.0, None])
+
     def test_nothing_is_claimed_while_intervals_touch(self):
         low, high = [1.0] * 9 + [5.0], [1.5] * 10
         self.assertEqual(results.verdict(high, low), '1.500x slower')  # p90 is the ninth of ten

@@ -81,9 +81,10 @@ class Results:
         self.data["rows"] = [row for row in self.data["rows"] if row["id"] != row_id or stays(row)]
         return any(row["id"] == row_id for row in self.data["rows"])
 
-    def seconds_of(self, group):
-        """The longest of the group's rows so far, or None."""
-        return max((row["seconds"] for row in self.data["rows"] if row["group"] == group), default=None)
+    def seconds_of(self, group, variant=None):
+        """The longest of the variant's rows so far, else of the group's: a peer that compiles takes several times as long as ours. None: there is none."""
+        rows = [row for row in self.data["rows"] if row["group"] == group]
+        return max((row["seconds"] for row in [row for row in rows if row["variant"] == variant] or rows), default=None)
 
     def add(self, group, variant, round_, asked, command, seconds, result=None, error=None):
         row = dict(id=f"{group}/{variant}/{round_}", group=group, variant=variant, round=round_, asked=asked, command=command,

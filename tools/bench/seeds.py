@@ -52,7 +52,7 @@ class Rows:
                 row_id = f"{group.name}/{variant}/{round_}"
                 if self.kept.has(row_id, asked_of(group, variant)):
                     continue
-                if self.elapsed() + (self.kept.seconds_of(group.name) or FIRST_GUESS_S) > self.args.budget_s:
+                if self.elapsed() + (self.kept.seconds_of(group.name, variant) or FIRST_GUESS_S) > self.args.budget_s:
                     print(f"[{self.elapsed():4.0f} s] {row_id}: not begun, the budget of {self.args.budget_s:.0f} s is spent", file=sys.stderr, flush=True)
                     whole = False
                     continue
