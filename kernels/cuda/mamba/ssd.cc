@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/mamba/mamba.h"
@@ -18,6 +19,14 @@ void Check(const TensorView& v, const SsdSizes& s, int64_t heads, int64_t column
            s.length, heads, columns);
 }
 
+// Rows and heads are less than 2^30 elements apart.
+Sequence NearSequenceOf(const TensorView& v, const char* name) {
+  const Sequence s = SequenceOf(v, name);
+  MR_CHECK_LE(std::max(s.rows.stride, s.head_stride), std::numeric_limits<int32_t>::max() / 2,
+              "ssd_scan: strides of {} on CUDA", name);
+  return s;
+}
+
 template <class Op>
 SsdArgs ArgsOf(const Op& op, const SsdSizes& s) {
   MR_CHECK(s.groups > 0 && s.heads % s.groups == 0 && s.chunk > 0,
@@ -34,7 +43,8 @@ SsdArgs ArgsOf(const Op& op, const SsdSizes& s) {
   args.chunk = of(s.chunk), args.chunks = of(s.chunks());
   args.rows = of(SsdOnTensorCores(s) ? kSsdChunk : s.rows());
   args.heads_of_group = of(s.heads_of_group());
-  args.x = SequenceOf(op.x, "x"), args.b = SequenceOf(op.b, "b"), args.c = SequenceOf(op.c, "c");
+  args.x = NearSequenceOf(op.x, "x"), args.b = NearSequenceOf(op.b, "b"),
+  args.c = NearSequenceOf(op.c, "c");
   args.dt = FloatsOf(op.dt, s.batch * s.length * s.heads, "dt");
   args.a_log = ColumnsOf(op.a_log, s.heads, "a_log");
   args.d = ColumnsOf(op.d, s.heads, "d");
@@ -60,7 +70,7 @@ void CudaSsdScan(const SsdScanOp<TensorView>& op, Stream& stream) {
   const SsdSizes s = SsdSizesOf(op);
   SsdArgs args = ArgsOf(op, s);
   Check(op.out, s, s.heads, s.channels, "out");
-  args.out = SequenceOf(op.out, "out");
+  args.out = NearSequenceOf(op.out, "out");
   if (s.batch * s.length * s.heads * s.channels == 0) return;
   PlaceScratch(args, SsdScratch(s), ScratchOf(op.scratch, SsdScanBytes(s), "ssd_scan"));
   if (SsdOnTensorCores(s))
@@ -77,9 +87,9 @@ void CudaSsdScanGrad(const SsdScanGradOp<TensorView>& op, Stream& stream) {
   Check(op.d_x, s, s.heads, s.channels, "d_x");
   Check(op.d_b, s, s.groups, s.states, "d_b");
   Check(op.d_c, s, s.groups, s.states, "d_c");
-  args.out = SequenceOf(op.d_out, "d_out");
-  args.d_x = SequenceOf(op.d_x, "d_x");
-  args.d_b = SequenceOf(op.d_b, "d_b"), args.d_c = SequenceOf(op.d_c, "d_c");
+  args.out = NearSequenceOf(op.d_out, "d_out");
+  args.d_x = NearSequenceOf(op.d_x, "d_x");
+  args.d_b = NearSequenceOf(op.d_b, "d_b"), args.d_c = NearSequenceOf(op.d_c, "d_c");
   args.d_dt = FloatsOf(op.d_dt, s.batch * s.length * s.heads, "d_dt");
   args.d_a_log = ColumnsOf(op.d_a_log, s.heads, "d_a_log");
   args.d_d = ColumnsOf(op.d_d, s.heads, "d_d");

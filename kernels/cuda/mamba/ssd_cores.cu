@@ -53,33 +53,32 @@ struct OutBuffers {
   } heads[kStages];  // ahead of the third head, its buffer has b
   Steps steps[kStages];
   uint4 m[2][kBlocks][kWarp];  // a head's pairs, decayed, as fragments; of two heads
+  FirstHead first;
   Stages<kPairThreads> stages;
   uint64_t m_there;
 };
 static_assert(sizeof(OutBuffers::Head) == sizeof(uint16_t[kQ * kN]));
 
 // Begins to fill the buffers of head h of a group.
-__device__ __forceinline__ void FillHead(OutBuffers& s, const SsdArgs& a, const SsdPlace& group,
-                                         int h) {
-  const SsdPlace p{group.batch, group.chunk, group.head + h};
+__device__ __forceinline__ void FillHead(OutBuffers& s, const SsdArgs& a, int h) {
   OutBuffers::Head& head = s.heads[h % kStages];
-  FillRows<kP, kPairThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
-  FillState<kPairThreads>(Tile<kN>{head.state}, a.states_before, a, p);
-  FillSteps(s.steps[h % kStages], a, p);
+  RowsOfChunk(s.first.x, a.x, s.first.count, h).Fill<kPairThreads>(Tile<kP>{head.x});
+  FillState<kPairThreads>(Tile<kN>{head.state}, s.first.Before(h));
+  FillSteps(s.steps[h % kStages], s.first, a, h);
   s.stages.Filled(h, a.x.rows.wide);
 }
 
 // A warp's blocks of a head: the pairs, decayed, times dt.
-__device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const PairSlots& slots,
+__device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const PairSlots<false>& slots,
                                            const float (&pairs)[kSlots][2][4]) {
   const Lane l(0);
   const Steps& steps = s.steps[h % kStages];
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
-    if (!HasSlot(slot)) break;
-    const Block block = slots.blocks[slot];
+    if (!slots.Has(slot)) break;
+    const Block<false> block = slots.blocks[slot];
     float w[2][4];
-    DecaysOf<false>(w, steps, block);
+    DecaysOf(w, steps, block);
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
@@ -96,9 +95,7 @@ __device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const PairSlots
 }
 
 // A warp's rows of the outputs of head h of a group.
-__device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& group, OutBuffers& s,
-                                          int h) {
-  const SsdPlace p{group.batch, group.chunk, group.head + h};
+__device__ __forceinline__ void OutOfHead(const SsdArgs& a, int head0, OutBuffers& s, int h) {
   const Rows16 rows;
   const Lane l(rows.row);
   OutBuffers::Head& head = s.heads[h % kStages];
@@ -109,11 +106,12 @@ __device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& grou
   ScaleRows(y, steps.FromStart(l.row), steps.FromStart(l.row + 8));
   // Once all warps have this head's pairs they are done with the head before, and with b.
   WaitFor(SharedAddress(&s.m_there), h % 2);
-  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, group, h + kStages - 1);
-  for (int j = 0; j <= rows.tile; ++j)
-    AddBlock(y, s.m[h % 2][Block{rows.tile, j}.index()][l.lane], x, 16 * j, rows.channel);
+  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, h + kStages - 1);
+  const uint4* m = &s.m[h % 2][Block<false>{rows.tile, 0}.index()][l.lane];
+#pragma unroll 1
+  for (int j = 0; j <= rows.row; j += 16, m += kWarp) AddBlock(y, *m, x, j, rows.channel);
   const OwnPairs pairs(x, rows);
-  const float d = ElementOf(a.d, p.head);
+  const float d = ElementOf(a.d, head0 + h);
 #pragma unroll
   for (int t = 0; t < kHalfTiles; ++t)
 #pragma unroll
@@ -122,40 +120,42 @@ __device__ __forceinline__ void OutOfHead(const SsdArgs& a, const SsdPlace& grou
       y[t][2 * half] = __fmaf_rn(d, own.x, y[t][2 * half]);
       y[t][2 * half + 1] = __fmaf_rn(d, own.y, y[t][2 * half + 1]);
     }
-  StoreRows(a.out, a, p, p.head, rows.row, rows.channel, y);
+  StoreRows(RowsOfChunk(s.first.out, a.out, s.first.count, h), rows.row, rows.channel, y);
 }
 
 __global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
   extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   OutBuffers& s = *reinterpret_cast<OutBuffers*>(shared_memory);
+  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                       static_cast<int>(blockIdx.y) * a.heads_of_group};
   if (threadIdx.x == 0) {
+    s.first.Init(a, group);
     s.stages.Init();
     InitBarrier(SharedAddress(&s.m_there), kPairWarps);
   }
   __syncthreads();
-  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-                       static_cast<int>(blockIdx.y) * a.heads_of_group};
   const Tile<kN> c{s.c}, b{s.heads[kStages - 1].x};
-  FillRows<kN, kPairThreads>(c, a.c, a, group, group.group(a));
-  FillRows<kN, kPairThreads>(b, a.b, a, group, group.group(a));
+  RowsOfChunk(a.c, a, group, group.group(a)).Fill<kPairThreads>(c);
+  RowsOfChunk(a.b, a, group, group.group(a)).Fill<kPairThreads>(b);
   CommitCopies();
-  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, group, h);
+  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, h);
   CommitCopies();
   WaitCopies<1>();
   __syncthreads();
-  const PairSlots slots;
+  const PairSlots<false> slots;
   float pairs[kSlots][2][4] = {};
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
-    if (HasSlot(slot))
+    if (slots.Has(slot))
       ProductsOfBlock(pairs[slot], c, b, 16 * slots.blocks[slot].i, 16 * slots.blocks[slot].j);
 #pragma unroll 1
-  for (int h = 0; h < a.heads_of_group; ++h) {
+  for (int turn = 0; turn < a.heads_of_group; ++turn) {
+    const int h = Anew(turn);
     OutBuffers& here = *reinterpret_cast<OutBuffers*>(shared_memory + Anew(0));
     here.stages.Wait(h);
     DecayPairs(here, h, slots, pairs);
-    OutOfHead(a, group, here, h);
+    OutOfHead(a, group.head, here, h);
   }
 }
 

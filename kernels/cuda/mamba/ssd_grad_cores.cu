@@ -24,20 +24,19 @@ struct XBuffers {
     float d_sums[kPairWarps];
   } pairs[2];
   float to_state[kQ], from_x[kQ];  // of half the channels
+  FirstHead first;
   Stages<kPairThreads> stages;
   uint64_t m_there;
 };
 static_assert(sizeof(uint16_t[2][kQ * kP]) == sizeof(uint16_t[kQ * kN]));
 
 // Begins to fill the buffers of head h of a group.
-__device__ __forceinline__ void FillHead(XBuffers& s, const SsdArgs& a, const SsdPlace& group,
-                                         int h) {
-  const SsdPlace p{group.batch, group.chunk, group.head + h};
+__device__ __forceinline__ void FillHead(XBuffers& s, const SsdArgs& a, int h) {
   XBuffers::Head& head = s.heads[h % kStages];
-  FillRows<kP, kPairThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
-  FillRows<kP, kPairThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
-  FillState<kPairThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
-  FillSteps(s.steps[h % kStages], a, p);
+  RowsOfChunk(s.first.x, a.x, s.first.count, h).Fill<kPairThreads>(Tile<kP>{head.x});
+  RowsOfChunk(s.first.out, a.out, s.first.count, h).Fill<kPairThreads>(Tile<kP>{head.d_out});
+  FillState<kPairThreads>(Tile<kN>{head.d_state}, s.first.Behind(h));
+  FillSteps(s.steps[h % kStages], s.first, a, h);
   s.stages.Filled(h, a.x.rows.wide && a.out.rows.wide);
 }
 
@@ -56,7 +55,7 @@ __device__ __forceinline__ float SumOfLanes(const float (&v)[4]) {
 
 // One head's block of pairs: d_pairs += dW^T; M^T, and sums of dW[i,j] c[i].b[j], to `s`.
 __device__ __forceinline__ void PairsOfBlock(float (&d_pairs)[2][4], const float (&pairs)[2][4],
-                                             XBuffers& s, int h, const Block& block) {
+                                             XBuffers& s, int h, const Block<true>& block) {
   const Lane l(0);
   const int i0 = 16 * block.i, j0 = 16 * block.j, index = block.index();
   const Steps& steps = s.steps[h % kStages];
@@ -67,13 +66,13 @@ __device__ __forceinline__ void PairsOfBlock(float (&d_pairs)[2][4], const float
 #pragma unroll
   for (int k = 0; k < kP; k += 16) {
     uint32_t x_rows[4], b[4];
-    x.LoadA(x_rows, j0, k);
-    d_out.LoadB(b, k, i0);
+    x.LoadA(x_rows, j0, 0, 0, k);
+    d_out.LoadB(b, 0, k, i0, 0);
     Mma(d_m[0], x_rows, b[0], b[1]);
     Mma(d_m[1], x_rows, b[2], b[3]);
   }
   float w[2][4];
-  DecaysOf<true>(w, steps, block);
+  DecaysOf(w, steps, block);
   const float dt[2] = {steps.dt[j0 + l.row], steps.dt[j0 + l.row + 8]};
   float by_j[2] = {}, z[2][4];
 #pragma unroll
@@ -132,23 +131,29 @@ __device__ __forceinline__ float ToGradientOfX(float (&d_u)[kHalfTiles][4], floa
   return WarpSum(sum);
 }
 
+// Counts the threads of the warps that have short rows and no third block, from 0 on.
+__device__ __forceinline__ int ThreadOfShortRows() {
+  return static_cast<int>(threadIdx.x) - kSide * kWarp;
+}
+
 // Of a head, what its pairs' exponents span, once all blocks have their sums.
-__device__ __forceinline__ void StoreSpansOfPairs(const SsdArgs& a, const SsdPlace& p,
-                                                  const XBuffers::Pairs& made) {
-  const int at = threadIdx.x, side = at / 16;
-  if (at >= kQ) return;
+__device__ __forceinline__ void StoreSpansOfPairs(float* spans, const XBuffers::Pairs& made) {
+  const int at = ThreadOfShortRows(), side = at / 16;
+  if (at < 0 || at >= kQ) return;
   float by_i = 0, by_j = 0;
+#pragma unroll 1
   for (int j = 0; j <= side; ++j)
-    by_i = __fadd_rn(by_i, made.by_i[Block{side, j}.index()][at % 16]);
-  for (int i = side; i < kSide; ++i)
-    by_j = __fadd_rn(by_j, made.by_j[Block{i, side}.index()][at % 16]);
-  a.spans[4 * (p.position(a) + at) + 3] = __fsub_rn(by_i, by_j);
+    by_i = __fadd_rn(by_i, made.by_i[Block<true>{side, j}.index()][at % 16]);
+  const float* of_j = &made.by_j[Block<true>{side, side}.index()][at % 16];
+#pragma unroll 1
+  for (int i = side; i < kSide; ++i, of_j += 16) by_j = __fadd_rn(by_j, *of_j);
+  spans[4 * at + 3] = __fsub_rn(by_i, by_j);
 }
 
 // The head's sum of x * d_out over warps, in order.
 __device__ __forceinline__ void StoreSum(const SsdArgs& a, const SsdPlace& p,
                                          const XBuffers::Pairs& made) {
-  if (threadIdx.x > 0) return;
+  if (ThreadOfShortRows() != 0) return;
   double sum = 0;
 #pragma unroll
   for (const float of_warp : made.d_sums) sum = __dadd_rn(sum, static_cast<double>(of_warp));
@@ -158,9 +163,9 @@ __device__ __forceinline__ void StoreSum(const SsdArgs& a, const SsdPlace& p,
 // Of a warp's rows of a head: d x to the state and from x, of all channels. Barriers of two warps;
 // 0 is __syncthreads. The one that leaves its sums does not come back before the other has passed
 // the next head's pairs.
-__device__ __forceinline__ void StoreSpansOfRows(const SsdArgs& a, const SsdPlace& p, XBuffers& s,
-                                                 const Rows16& rows, const Lane& l,
-                                                 const float2& to_state, const float2& from_x) {
+__device__ __forceinline__ void StoreSpansOfRows(float* of_head, XBuffers& s, const Rows16& rows,
+                                                 const Lane& l, const float2& to_state,
+                                                 const float2& from_x) {
   const bool has = l.lane % 4 == 0;
   if (rows.channel > 0) {
     if (has) {
@@ -171,7 +176,7 @@ __device__ __forceinline__ void StoreSpansOfRows(const SsdArgs& a, const SsdPlac
   } else {
     asm volatile("bar.sync %0, %1;" : : "r"(1 + rows.tile), "n"(2 * kWarp) : "memory");
     if (!has) return;
-    float* const spans = a.spans + 4 * (p.position(a) + l.row);
+    float* const spans = of_head + 4 * l.row;
     spans[1] = __fadd_rn(to_state.x, s.to_state[l.row]);
     spans[2] = __fadd_rn(from_x.x, s.from_x[l.row]);
     spans[4 * 8 + 1] = __fadd_rn(to_state.y, s.to_state[l.row + 8]);
@@ -182,7 +187,6 @@ __device__ __forceinline__ void StoreSpansOfRows(const SsdArgs& a, const SsdPlac
 // A warp's rows of d_x of head h of a group.
 __device__ __forceinline__ void XOfHead(const SsdArgs& a, const SsdPlace& group, XBuffers& s,
                                         int h) {
-  const SsdPlace p{group.batch, group.chunk, group.head + h};
   const Rows16 rows;
   const Lane l(rows.row);
   XBuffers::Head& head = s.heads[h % kStages];
@@ -196,24 +200,26 @@ __device__ __forceinline__ void XOfHead(const SsdArgs& a, const SsdPlace& group,
   float2 to_state = RowDots(x, d_u);
   // Once all warps have this head's pairs they are done with the head before, and with c.
   WaitFor(SharedAddress(&s.m_there), h % 2);
-  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, group, h + kStages - 1);
-  if (h > 0) StoreSum(a, {p.batch, p.chunk, p.head - 1}, s.pairs[1 - h % 2]);
-  StoreSpansOfPairs(a, p, made);
-  for (int i = rows.tile; i < kSide; ++i)
-    AddBlock(d_u, made.m[Block{i, rows.tile}.index()][l.lane], d_out_tile, 16 * i, rows.channel);
+  if (h + kStages - 1 < a.heads_of_group) FillHead(s, a, h + kStages - 1);
+  if (h > 0) StoreSum(a, {group.batch, group.chunk, group.head + h - 1}, s.pairs[1 - h % 2]);
+  StoreSpansOfPairs(s.first.Spans(a, h), made);
+  const uint4* m = &made.m[Block<true>{rows.tile, rows.tile}.index()][l.lane];
+#pragma unroll 1
+  for (int i = rows.row; i < kQ; i += 16, m += kWarp)
+    AddBlock(d_u, *m, d_out_tile, i, rows.channel);
   const float2 from_x = RowDots(x, d_u);
   const float dt[2] = {steps.dt[l.row], steps.dt[l.row + 8]};
   to_state.x = __fmul_rn(dt[0], to_state.x), to_state.y = __fmul_rn(dt[1], to_state.y);
   const OwnPairs d_out(d_out_tile, rows);
-  const float sum = ToGradientOfX(d_u, ElementOf(a.d, p.head), x, d_out, dt);
+  const float sum = ToGradientOfX(d_u, ElementOf(a.d, group.head + h), x, d_out, dt);
   if (l.lane == 0) made.d_sums[threadIdx.x / kWarp] = sum;
-  StoreRows(a.d_x, a, p, p.head, rows.row, rows.channel, d_u);
-  StoreSpansOfRows(a, p, s, rows, l, to_state, from_x);
+  StoreRows(RowsOfChunk(s.first.d_x, a.d_x, s.first.count, h), rows.row, rows.channel, d_u);
+  StoreSpansOfRows(s.first.Spans(a, h), s, rows, l, to_state, from_x);
 }
 
 // Blocks of d_pairs with i < j stay as they are: nobody reads them.
-__device__ __forceinline__ void StoreBlock(const SsdArgs& a, const SsdPlace& p, const Block& block,
-                                           const float (&d_pairs)[2][4]) {
+__device__ __forceinline__ void StoreBlock(const SsdArgs& a, const SsdPlace& p,
+                                           const Block<true>& block, const float (&d_pairs)[2][4]) {
   const Lane l(16 * block.j);
   std::byte* const to = static_cast<std::byte*>(a.d_pairs) +
                         2 * (p.pairs_of_group(a) + l.row * kQ + 16 * block.i + l.column);
@@ -228,34 +234,36 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   XBuffers& s = *reinterpret_cast<XBuffers*>(shared_memory);
+  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                       static_cast<int>(blockIdx.y) * a.heads_of_group};
   if (threadIdx.x == 0) {
+    s.first.Init(a, group);
     s.stages.Init();
     InitBarrier(SharedAddress(&s.m_there), kPairWarps);
   }
   __syncthreads();
-  const SsdPlace group{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-                       static_cast<int>(blockIdx.y) * a.heads_of_group};
   const Tile<kN> b{s.b}, c{s.heads[kStages - 1].x};
-  FillRows<kN, kPairThreads>(b, a.b, a, group, group.group(a));
-  FillRows<kN, kPairThreads>(c, a.c, a, group, group.group(a));
+  RowsOfChunk(a.b, a, group, group.group(a)).Fill<kPairThreads>(b);
+  RowsOfChunk(a.c, a, group, group.group(a)).Fill<kPairThreads>(c);
   CommitCopies();
-  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, group, h);
+  for (int h = 0; h < min(kStages - 1, a.heads_of_group); ++h) FillHead(s, a, h);
   CommitCopies();
   WaitCopies<1>();
   __syncthreads();
-  const PairSlots slots;
+  const PairSlots<true> slots;
   float pairs[kSlots][2][4] = {}, d_pairs[kSlots][2][4] = {};
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
-    if (HasSlot(slot))
+    if (slots.Has(slot))
       ProductsOfBlock(pairs[slot], b, c, 16 * slots.blocks[slot].j, 16 * slots.blocks[slot].i);
 #pragma unroll 1
-  for (int h = 0; h < a.heads_of_group; ++h) {
+  for (int turn = 0; turn < a.heads_of_group; ++turn) {
+    const int h = Anew(turn);
     XBuffers& here = *reinterpret_cast<XBuffers*>(shared_memory + Anew(0));
     here.stages.Wait(h);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot)
-      if (HasSlot(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], here, h, slots.blocks[slot]);
+      if (slots.Has(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], here, h, slots.blocks[slot]);
     __syncwarp();
     if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&here.m_there));
     XOfHead(a, group, here, h);
@@ -265,7 +273,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   StoreSum(a, {group.batch, group.chunk, group.head + last}, s.pairs[last % 2]);
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot)
-    if (HasSlot(slot)) StoreBlock(a, group, slots.blocks[slot], d_pairs[slot]);
+    if (slots.Has(slot)) StoreBlock(a, group, slots.blocks[slot], d_pairs[slot]);
 }
 
 }  // namespace

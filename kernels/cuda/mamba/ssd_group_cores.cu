@@ -15,18 +15,18 @@ struct GroupBuffers {
     uint16_t x[kQ * kP], d_out[kQ * kP], state[kP * kN], d_state[kP * kN];
   } heads[2];  // behind the last head, d_pairs lies over x and d_out of the other buffer
   Steps steps[2];
+  FirstHead first;
   float products[2][kWarps], wholes[2];
 };
 static_assert(kWarps == 2 * kQ / 16 && sizeof(uint16_t[kQ * kQ]) == 2 * sizeof(uint16_t[kQ * kP]));
 
-__device__ __forceinline__ void FillHead(GroupBuffers& s, int buffer, const SsdArgs& a,
-                                         const SsdPlace& p) {
-  GroupBuffers::Head& head = s.heads[buffer];
-  FillRows<kP, kThreads>(Tile<kP>{head.x}, a.x, a, p, p.head);
-  FillRows<kP, kThreads>(Tile<kP>{head.d_out}, a.out, a, p, p.head);
-  FillState<kThreads>(Tile<kN>{head.state}, a.states_before, a, p);
-  FillState<kThreads>(Tile<kN>{head.d_state}, a.states_behind, a, p);
-  FillSteps(s.steps[buffer], a, p);
+__device__ __forceinline__ void FillHead(GroupBuffers& s, const SsdArgs& a, int h) {
+  GroupBuffers::Head& head = s.heads[h % 2];
+  RowsOfChunk(s.first.x, a.x, s.first.count, h).Fill<kThreads>(Tile<kP>{head.x});
+  RowsOfChunk(s.first.out, a.out, s.first.count, h).Fill<kThreads>(Tile<kP>{head.d_out});
+  FillState<kThreads>(Tile<kN>{head.state}, s.first.Before(h));
+  FillState<kThreads>(Tile<kN>{head.d_state}, s.first.Behind(h));
+  FillSteps(s.steps[h % 2], s.first, a, h);
 }
 
 // Blocks of d_pairs with i >= j: its rows are j.
@@ -46,7 +46,7 @@ __device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile
                                             float low, float high) {
   uint32_t rows[kP / 16][4];
 #pragma unroll
-  for (int k = 0; k < kP / 16; ++k) left.LoadA(rows[k], row, 16 * k);
+  for (int k = 0; k < kP / 16; ++k) left.LoadA(rows[k], row, 0, 0, 16 * k);
   float dots[2] = {};
 #pragma unroll
   for (int n = 0; n < kN; n += 16) {
@@ -54,12 +54,12 @@ __device__ __forceinline__ float2 AddStates(float (&sums)[kN / 8][4], const Tile
 #pragma unroll
     for (int k = 0; k < kP / 16; ++k) {
       uint32_t b[4];
-      state.LoadBTransposed(b, 16 * k, n);
+      state.LoadBTransposed(b, 0, 16 * k, 0, n);
       Mma(added[0], rows[k], b[0], b[1]);
       Mma(added[1], rows[k], b[2], b[3]);
     }
     uint32_t of_with[4];
-    with.LoadA(of_with, row, n);
+    with.LoadA(of_with, row, 0, 0, n);
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
@@ -83,7 +83,7 @@ __device__ __forceinline__ void AddStates(float (&sums)[kN / 8][4], const Tile<k
 #pragma unroll
   for (int k = 0; k < kP; k += 16) {
     uint32_t rows[4];
-    left.LoadA(rows, row, k);
+    left.LoadA(rows, row, 0, 0, k);
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const float factor = r % 2 == 0 ? low : high;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void AddStates(float (&sums)[kN / 8][4], const Tile<k
 #pragma unroll
     for (int n = 0; n < kN; n += 16) {
       uint32_t b[4];
-      state.LoadBTransposed(b, k, n);
+      state.LoadBTransposed(b, 0, k, 0, n);
       Mma(sums[n / 8], rows, b[0], b[1]);
       Mma(sums[n / 8 + 1], rows, b[2], b[3]);
     }
@@ -124,56 +124,69 @@ __device__ __forceinline__ void AddPairs(float (&sums)[kN / 8][4], const uint32_
 #pragma unroll
   for (int t = 0; t < kN / 8; t += 2) {
     uint32_t r[4];
-    right.LoadBTransposed(r, k, 8 * t);
+    right.LoadBTransposed(r, k, 0, 0, 8 * t);
     Mma(sums[t], left, r[0], r[1]);
     Mma(sums[t + 1], left, r[2], r[3]);
   }
 }
 
+// Which positions a warp has, and whether of d_c.
+struct Share {
+  int lane, warp, row, own;
+  bool of_c;
+  __device__ explicit Share(int thread)
+      : lane(thread % kWarp),
+        warp(thread / kWarp),
+        row(warp % (kWarps / 2) * 16),
+        own(row + lane / 4),
+        of_c(warp < kWarps / 2) {}
+};
+
 __global__ void __launch_bounds__(kThreads, 1) GroupKernel(const SsdArgs a) {
   extern __shared__ __align__(256) unsigned char shared_memory[];
   BeginKernel();
   GroupBuffers& s = *reinterpret_cast<GroupBuffers*>(shared_memory);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp,
-            warp = static_cast<int>(threadIdx.x) / kWarp, row = warp % (kWarps / 2) * 16,
-            own = row + lane / 4;
-  const bool of_c = warp < kWarps / 2;
-  SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
-             static_cast<int>(blockIdx.y) * a.heads_of_group};
+  const SsdPlace p{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.x),
+                   static_cast<int>(blockIdx.y) * a.heads_of_group};
   const Tile<kN> b{s.b}, c{s.c};
-  FillRows<kN, kThreads>(b, a.b, a, p, p.group(a));
-  FillRows<kN, kThreads>(c, a.c, a, p, p.group(a));
-  FillHead(s, 0, a, p);
+  if (threadIdx.x == 0) s.first.Init(a, p);
+  __syncthreads();
+  RowsOfChunk(a.b, a, p, p.group(a)).Fill<kThreads>(b);
+  RowsOfChunk(a.c, a, p, p.group(a)).Fill<kThreads>(c);
+  FillHead(s, a, 0);
   CommitCopies();
   // What a head's warps have found, once all have.
-  const auto finish = [&](int h) {
+  const auto finish = [](const GroupBuffers& s, int h) {
     if (threadIdx.x > 0) return;
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum = __fadd_rn(sum, s.products[h % 2][w]);
-    const SsdPlace here{p.batch, p.chunk, p.head + h};
-    a.state_spans[here.of_head(a)] = __fmul_rn(s.wholes[h % 2], sum);
+    s.first.state_span[h] = __fmul_rn(s.wholes[h % 2], sum);
   };
   float sums[kN / 8][4] = {};
-  for (int h = 0; h < a.heads_of_group; ++h) {
+#pragma unroll 1
+  for (int turn = 0; turn < a.heads_of_group; ++turn) {
     GroupBuffers& s = *reinterpret_cast<GroupBuffers*>(shared_memory + Anew(0));
-    const Tile<kN> c{s.c};
-    const SsdPlace here{p.batch, p.chunk, p.head + h};
+    const int h = Anew(turn);
+    const Share share(Anew(static_cast<int>(threadIdx.x)));
+    const int row = share.row, own = share.own;
     WaitCopies<0>();
     __syncthreads();  // the head is there, and the one before it has been read
     if (h + 1 < a.heads_of_group)
-      FillHead(s, 1 - h % 2, a, {p.batch, p.chunk, p.head + h + 1});
+      FillHead(s, a, h + 1);
     else
       FillPairs(Tile<kQ>{s.heads[1 - h % 2].x}, a, p);
     CommitCopies();
-    if (h > 0) finish(h - 1);
+    if (h > 0) finish(s, h - 1);
     GroupBuffers::Head& head = s.heads[h % 2];
     const Steps& steps = s.steps[h % 2];
-    if (of_c) {
-      const float2 from_state = AddStates(sums, Tile<kP>{head.d_out}, Tile<kN>{head.state}, c, row,
-                                          steps.FromStart(own), steps.FromStart(own + 8));
-      if (lane % 4 == 0) {
-        a.spans[4 * (here.position(a) + own)] = from_state.x;
-        a.spans[4 * (here.position(a) + own + 8)] = from_state.y;
+    if (share.of_c) {
+      const float2 from_state =
+          AddStates(sums, Tile<kP>{head.d_out}, Tile<kN>{head.state}, Tile<kN>{s.c}, row,
+                    steps.FromStart(own), steps.FromStart(own + 8));
+      if (share.lane % 4 == 0) {
+        float* const spans = s.first.Spans(a, h);
+        spans[4 * own] = from_state.x;
+        spans[4 * (own + 8)] = from_state.y;
       }
     } else {
       AddStates(sums, Tile<kP>{head.x}, Tile<kN>{head.d_state}, row,
@@ -181,27 +194,29 @@ __global__ void __launch_bounds__(kThreads, 1) GroupKernel(const SsdArgs a) {
                 __fmul_rn(steps.ToEnd(own + 8), steps.dt[own + 8]));
     }
     const float product = WarpSum(StateProduct(head));
-    if (lane == 0) s.products[h % 2][warp] = product;
+    if (share.lane == 0) s.products[h % 2][share.warp] = product;
     if (threadIdx.x == 0) s.wholes[h % 2] = steps.FromStart(kQ - 1);
   }
   WaitCopies<0>();
   __syncthreads();
-  finish(a.heads_of_group - 1);
+  finish(s, a.heads_of_group - 1);
   // d_c += dW b, over positions up to the warp's; d_b += dW^T c, over those from the warp's on.
   const Tile<kQ> d_pairs{s.heads[a.heads_of_group % 2].x};
+  const Share share(static_cast<int>(threadIdx.x));
   uint32_t left[4];
-  if (of_c) {
-    for (int j = 0; j <= row; j += 16) {
-      d_pairs.LoadATransposed(left, row, j);
+  if (share.of_c) {
+    for (int j = 0; j <= share.row; j += 16) {
+      d_pairs.LoadATransposed(left, share.row, 0, j, 0);
       AddPairs(sums, left, b, j);
     }
+    StoreRows(RowsOfChunk(a.d_c, a, p, p.group(a)), share.row, 0, sums);
   } else {
-    for (int i = row; i < kQ; i += 16) {
-      d_pairs.LoadA(left, row, i);
+    for (int i = share.row; i < kQ; i += 16) {
+      d_pairs.LoadA(left, share.row, 0, i, 0);
       AddPairs(sums, left, c, i);
     }
+    StoreRows(RowsOfChunk(a.d_b, a, p, p.group(a)), share.row, 0, sums);
   }
-  StoreRows(of_c ? a.d_c : a.d_b, a, p, p.group(a), row, 0, sums);
 }
 
 constexpr int kStepThreads = 256, kStepWarps = kStepThreads / kWarp;

@@ -12,24 +12,13 @@ inline constexpr int kPairThreads = 512, kPairWarps = kPairThreads / kWarp;
 inline constexpr int kSide = kQ / 16, kBlocks = kSide * (kSide + 1) / 2,
                      kSlots = (kBlocks + kPairWarps - 1) / kPairWarps;
 
+// Blocks have rows i, or rows j (kByJ).
+template <bool kByJ>
 struct Block {
   int i, j;  // in blocks
-  __device__ int index() const { return j * (2 * kSide + 1 - j) / 2 + i - j; }
-};
-
-// Whether a warp has a block in a slot, and which.
-__device__ __forceinline__ bool HasSlot(int slot) {
-  return static_cast<int>(threadIdx.x) / kWarp + slot * kPairWarps < kBlocks;
-}
-struct PairSlots {
-  Block blocks[kSlots];
-  __device__ PairSlots() {
-#pragma unroll
-    for (int slot = 0; slot < kSlots; ++slot) {
-      int left = static_cast<int>(threadIdx.x) / kWarp + slot * kPairWarps, j = 0;
-      while (j < kSide - 1 && left >= kSide - j) left -= kSide - j++;
-      blocks[slot] = {j + left, j};
-    }
+  // Of a row of blocks, neighbours.
+  __device__ int index() const {
+    return kByJ ? j * (2 * kSide + 1 - j) / 2 + i - j : i * (i + 1) / 2 + j;
   }
 };
 
@@ -45,6 +34,31 @@ struct Rows16 {
 };
 static_assert(kPairWarps == 2 * kSide);
 inline constexpr int kHalfTiles = kP / 16;  // of eight channels
+
+// Whether a warp has a block in a slot, and which. The warps with short rows have more.
+template <bool kByJ>
+struct PairSlots {
+  static __device__ int Index(int slot) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    if (slot < kSlots - 1) return warp + slot * kPairWarps;
+    constexpr int kFirst = kByJ ? kSide / 2 : 0;  // of the first half
+    return warp >= kFirst && warp < kFirst + kMore ? kBlocks - kMore + warp - kFirst : kBlocks;
+  }
+  static constexpr int kMore = kBlocks - (kSlots - 1) * kPairWarps;
+  static_assert(kMore <= kSide / 2);
+
+  Block<kByJ> blocks[kSlots];
+  __device__ PairSlots() {
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      int left = Index(slot), row = 0;
+      while (row < kSide - 1 && left >= LengthOf(row)) left -= LengthOf(row++);
+      blocks[slot] = kByJ ? Block<kByJ>{row + left, row} : Block<kByJ>{row, left};
+    }
+  }
+  static __device__ bool Has(int slot) { return Index(slot) < kBlocks; }
+  static __device__ int LengthOf(int row) { return kByJ ? kSide - row : row + 1; }
+};
 
 // What a lane's accumulators of [16, .] belong to: rows of its lower and upper half, and the first
 // column of each tile of eight.
@@ -63,8 +77,8 @@ __device__ __forceinline__ void ProductsOfBlock(float (&d)[2][4], const Tile<kN>
 #pragma unroll
   for (int k = 0; k < kN; k += 16) {
     uint32_t x[4], b[4];
-    left.LoadA(x, row, k);
-    right.LoadB(b, k, column);
+    left.LoadA(x, row, 0, 0, k);
+    right.LoadB(b, 0, k, column, 0);
     Mma(d[0], x, b[0], b[1]);
     Mma(d[1], x, b[2], b[3]);
   }
@@ -73,7 +87,8 @@ __device__ __forceinline__ void ProductsOfBlock(float (&d)[2][4], const Tile<kN>
 // 2^(decay[i] - decay[j]) of a block, 0 for i < j. kByJ: its rows are j, its columns i. Beside the
 // diagonal as a product: an exponent from j to the first i, and one from there to i, both <= 0.
 template <bool kByJ>
-__device__ __forceinline__ void DecaysOf(float (&w)[2][4], const Steps& steps, const Block& block) {
+__device__ __forceinline__ void DecaysOf(float (&w)[2][4], const Steps& steps,
+                                         const Block<kByJ>& block) {
   const Lane l(0);
   const float *const of_i = steps.decay + 16 * block.i, *const of_j = steps.decay + 16 * block.j;
   if (block.i == block.j) {
@@ -110,11 +125,11 @@ __device__ __forceinline__ void AddProduct(float (&y)[kHalfTiles][4], const Tile
 #pragma unroll
   for (int k = 0; k < kN; k += 16) {
     uint32_t x[4];
-    left.LoadA(x, rows.row, k);
+    left.LoadA(x, rows.row, 0, 0, k);
 #pragma unroll
     for (int t = 0; t < kHalfTiles; t += 2) {
       uint32_t b[4];
-      state.LoadB(b, k, rows.channel + 8 * t);
+      state.LoadB(b, 0, k, rows.channel, 8 * t);
       Mma(y[t], x, b[0], b[1]);
       Mma(y[t + 1], x, b[2], b[3]);
     }
@@ -128,7 +143,7 @@ __device__ __forceinline__ void AddBlock(float (&y)[kHalfTiles][4], const uint4&
 #pragma unroll
   for (int t = 0; t < kHalfTiles; t += 2) {
     uint32_t b[4];
-    right.LoadBTransposed(b, column, channel + 8 * t);
+    right.LoadBTransposed(b, column, 0, channel, 8 * t);
     Mma(y[t], left, b[0], b[1]);
     Mma(y[t + 1], left, b[2], b[3]);
   }
@@ -139,7 +154,7 @@ struct OwnPairs {
   uint32_t a[kHalfTiles / 2][4];
   __device__ OwnPairs(const Tile<kP>& from, const Rows16& rows) {
 #pragma unroll
-    for (int t = 0; t < kHalfTiles / 2; ++t) from.LoadA(a[t], rows.row, rows.channel + 16 * t);
+    for (int t = 0; t < kHalfTiles / 2; ++t) from.LoadA(a[t], rows.row, 0, rows.channel, 16 * t);
   }
   // Of tile t, element 2 * half and the next.
   __device__ float2 At(int t, int half) const { return OfFragment(a[t / 2], t % 2, 2 * half); }

@@ -31,31 +31,32 @@ struct Tile {
     return data + row * kColumns + (((column / 8) ^ (row % 8)) * 8) + column % 8;
   }
   // a[m,k] = tile[m0 + m, k0 + k]; = tile[k0 + k, m0 + m]. The former as two d side by side, too:
-  // OfFragment.
-  __device__ void LoadA(uint32_t (&a)[4], int m0, int k0) const {
+  // OfFragment. Here and below m0, k0 and n0 are two parts each, of which the second should be
+  // known when a kernel is compiled: a lane then has one address for all of those.
+  __device__ void LoadA(uint32_t (&a)[4], int m0, int m1, int k0, int k1) const {
     const int lane = Lane();
-    LoadMatrices(a, Piece(lane % 16, lane / 16, m0, k0));
+    LoadMatrices(a, Piece(lane % 16, lane / 16, m0, m1, k0, k1));
   }
-  __device__ void LoadATransposed(uint32_t (&a)[4], int m0, int k0) const {
+  __device__ void LoadATransposed(uint32_t (&a)[4], int m0, int m1, int k0, int k1) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadTransposed(a, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, k0, m0));
+    LoadTransposed(a, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, k0, k1, m0, m1));
   }
   // Two b side by side, {b0, b1, b0, b1}: b[k,n] = tile[n0 + n, k0 + k]; = tile[k0 + k, n0 + n].
-  __device__ void LoadB(uint32_t (&b)[4], int k0, int n0) const {
+  __device__ void LoadB(uint32_t (&b)[4], int k0, int k1, int n0, int n1) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadMatrices(b, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, n0, k0));
+    LoadMatrices(b, Piece(lane % 8 + matrix / 2 * 8, matrix % 2, n0, n1, k0, k1));
   }
-  __device__ void LoadBTransposed(uint32_t (&b)[4], int k0, int n0) const {
+  __device__ void LoadBTransposed(uint32_t (&b)[4], int k0, int k1, int n0, int n1) const {
     const int lane = Lane(), matrix = lane / 8;
-    LoadTransposed(b, Piece(lane % 8 + matrix % 2 * 8, matrix / 2, k0, n0));
+    LoadTransposed(b, Piece(lane % 8 + matrix % 2 * 8, matrix / 2, k0, k1, n0, n1));
   }
 
-  // Of At(row0 + row, column0 + 8 * piece), where piece is 0 or 1, row0 a multiple of 8 and column0
-  // of 16: what a lane has of its own is the same for all row0 and column0. Tiles are aligned to
-  // their rows' bytes.
-  __device__ uint32_t Piece(int row, int piece, int row0, int column0) const {
+  // Of At(row0 + row1 + row, column0 + column1 + 8 * piece), where piece is 0 or 1, rows are
+  // multiples of 8, columns of 16 that share no bits. Tiles are aligned to their rows' bytes.
+  __device__ uint32_t Piece(int row, int piece, int row0, int row1, int column0,
+                            int column1) const {
     const uint32_t own = SharedAddress(data) + 2 * kColumns * row + 16 * (piece ^ (row % 8));
-    return (own ^ (2 * column0)) + 2 * kColumns * row0;
+    return (((own ^ (2 * column0)) + 2 * kColumns * row0) ^ (2 * column1)) + 2 * kColumns * row1;
   }
   static __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 };
@@ -71,21 +72,22 @@ __device__ __forceinline__ float2 OfFragment(const uint32_t (&a)[4], int t, int 
 // threads of the block; WaitCopies and a barrier come before the tile is read.
 template <int kRows, int kColumns, int kThreads>
 __device__ __forceinline__ void FillTile(const Tile<kColumns>& tile, const std::byte* from,
-                                         int64_t stride, int count, bool wide) {
+                                         int stride, int count, bool wide) {
   constexpr int kPieces = kColumns / 8, kStep = kThreads / kPieces;  // rows at a time
   static_assert(kRows % kStep == 0 && kStep % 8 == 0);
   const int thread = Anew(static_cast<int>(threadIdx.x)), first = thread / kPieces,
             column = thread % kPieces * 8;
-  const std::byte* piece = from + 2 * (first * stride + column);
+  const std::byte* piece = from + 2 * (int64_t{first} * stride + column);
+  const int64_t step = int64_t{2 * kStep} * stride;
   uint16_t* const to = tile.At(first, column);
   if (wide) {
     const uint32_t shared = SharedAddress(to);
 #pragma unroll
-    for (int row = 0; row < kRows; row += kStep, piece += 2 * kStep * stride)
+    for (int row = 0; row < kRows; row += kStep, piece += step)
       CopyAsync16(shared + 2 * kColumns * row, piece, first + row < count);
   } else {
 #pragma unroll 1
-    for (int row = 0; row < kRows; row += kStep, piece += 2 * kStep * stride)
+    for (int row = 0; row < kRows; row += kStep, piece += step)
 #pragma unroll 1
       for (int i = 0; i < 8; ++i)
         to[kColumns * row + i] =
@@ -93,21 +95,65 @@ __device__ __forceinline__ void FillTile(const Tile<kColumns>& tile, const std::
   }
 }
 
-// Positions of a chunk, of head or group h.
-template <int kColumns, int kThreads>
-__device__ __forceinline__ void FillRows(const Tile<kColumns>& tile, const Sequence& s,
-                                         const SsdArgs& a, const SsdPlace& p, int h) {
-  FillTile<kQ, kColumns, kThreads>(tile, s.rows.data + 2 * RowAt(s, p.batch, p.begin(a), h),
-                                   s.rows.stride, p.count(a), s.rows.wide);
+// Rows of a chunk, of a head or a group.
+struct RowsOfChunk {
+  std::byte* data;
+  int stride, count;  // elements from row to row
+  bool wide;
+
+  // Of head or group h.
+  __device__ RowsOfChunk(const Sequence& s, const SsdArgs& a, const SsdPlace& p, int h)
+      : RowsOfChunk(s.rows.data + 2 * RowAt(s, p.batch, p.begin(a), h), s, p.count(a), 0) {}
+  // Of head h of a group, whose first head's rows begin at `first`.
+  __device__ RowsOfChunk(std::byte* first, const Sequence& s, int rows, int h)
+      : data(first + int64_t{2 * h} * static_cast<int>(s.head_stride)),
+        stride(static_cast<int>(s.rows.stride)),
+        count(rows),
+        wide(s.rows.wide) {}
+  // Of scratch: [rows, kN].
+  __device__ RowsOfChunk(std::byte* first, int rows)
+      : data(first), stride(kN), count(rows), wide(true) {}
+
+  template <int kThreads, int kColumns>
+  __device__ void Fill(const Tile<kColumns>& tile) const {
+    FillTile<kQ, kColumns, kThreads>(tile, data, stride, count, wide);
+  }
+  __device__ std::byte* At(int row, int column) const {
+    return data + 2 * (int64_t{row} * stride + column);
+  }
+};
+// Begins to fill a tile with a state [P,N].
+template <int kThreads>
+__device__ __forceinline__ void FillState(const Tile<kN>& tile, const std::byte* state) {
+  FillTile<kP, kN, kThreads>(tile, state, kN, kP, true);
 }
 
-// A state [P,N] of scratch.
-template <int kThreads>
-__device__ __forceinline__ void FillState(const Tile<kN>& tile, const void* states,
-                                          const SsdArgs& a, const SsdPlace& p) {
-  FillTile<kP, kN, kThreads>(tile, static_cast<const std::byte*>(states) + 2 * p.state(a), kN, kP,
-                             true);
-}
+// What a chunk of a group's first head has in memory. It is kept in shared memory: to find it takes
+// longer than to step from head to head.
+struct FirstHead {
+  std::byte *x, *out, *d_x, *before, *behind;
+  const float *decay, *dt;
+  float *spans, *state_span;
+  int count;  // of the chunk's positions
+
+  __device__ void Init(const SsdArgs& a, const SsdPlace& p) {
+    x = RowsOfChunk(a.x, a, p, p.head).data, out = RowsOfChunk(a.out, a, p, p.head).data;
+    d_x = RowsOfChunk(a.d_x, a, p, p.head).data;
+    before = static_cast<std::byte*>(a.states_before) + 2 * p.state(a);
+    behind = static_cast<std::byte*>(a.states_behind) + 2 * p.state(a);
+    decay = static_cast<const float*>(a.decay) + p.position(a);
+    dt = a.steps_or_pairs + p.position(a);
+    spans = a.spans + 4 * p.position(a), state_span = a.state_spans + p.of_head(a);
+    count = p.count(a);
+  }
+  // Those of head h of the group.
+  __device__ const std::byte* Before(int h) const { return before + int64_t{h} * (2 * kP * kN); }
+  __device__ const std::byte* Behind(int h) const { return behind + int64_t{h} * (2 * kP * kN); }
+  __device__ int64_t Positions(const SsdArgs& a, int h) const {
+    return int64_t{h} * (a.chunks * a.rows);
+  }
+  __device__ float* Spans(const SsdArgs& a, int h) const { return spans + 4 * Positions(a, h); }
+};
 
 // Two neighbours of a row of scratch, rounded.
 __device__ __forceinline__ void StorePair(std::byte* to, float left, float right) {
@@ -129,25 +175,23 @@ __device__ __forceinline__ uint4 QuadTransposed(const uint32_t (&pairs)[4]) {
                : make_uint4(low[0], low[1], first, second);
 }
 
-// A warp's 16 rows of kTiles accumulators, a multiple of four, to positions of a chunk: columns
-// from `column` on.
+// A warp's 16 rows of kTiles accumulators, a multiple of four, to columns from `column` on.
 template <int kTiles>
-__device__ __forceinline__ void StoreRows(const Sequence& s, const SsdArgs& a, const SsdPlace& p,
-                                          int h, int row, int column, const float (&d)[kTiles][4]) {
+__device__ __forceinline__ void StoreRows(const RowsOfChunk& rows, int row, int column,
+                                          const float (&d)[kTiles][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = row + lane / 4 + 8 * half;
-    std::byte* const to =
-        s.rows.data + 2 * (RowAt(s, p.batch, p.begin(a) + i, h) + column + lane % 4 * 8);
+    std::byte* const to = rows.At(i, column + lane % 4 * 8);
 #pragma unroll
     for (int t = 0; t < kTiles; t += 4) {
       uint32_t pairs[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) pairs[k] = PairOfBF16(d[t + k][2 * half], d[t + k][2 * half + 1]);
       const uint4 eight = QuadTransposed(pairs);
-      if (i >= p.count(a)) continue;
-      if (s.rows.wide) {
+      if (i >= rows.count) continue;
+      if (rows.wide) {
         *reinterpret_cast<uint4*>(to + 16 * t) = eight;
       } else {
         uint64_t left = eight.x | uint64_t{eight.y} << 32, next = eight.z | uint64_t{eight.w} << 32;
@@ -166,14 +210,16 @@ struct Steps {
   __device__ float FromStart(int i) const { return Exp2(decay[i]); }
   __device__ float ToEnd(int j) const { return Exp2(decay[kQ - 1] - decay[j]); }
 };
-// As FillTile. The arrays begin at multiples of kQ.
-__device__ __forceinline__ void FillSteps(Steps& steps, const SsdArgs& a, const SsdPlace& p) {
+// As FillTile, of head h. The arrays begin at multiples of kQ.
+__device__ __forceinline__ void FillSteps(Steps& steps, const FirstHead& first, const SsdArgs& a,
+                                          int h) {
   constexpr int kPieces = kQ / 4;
-  const int e = threadIdx.x % kPieces * 4;
-  if (threadIdx.x < kPieces)
-    CopyAsync16(steps.decay + e, static_cast<const float*>(a.decay) + p.position(a) + e);
-  else if (threadIdx.x < 2 * kPieces)
-    CopyAsync16(steps.dt + e, a.steps_or_pairs + p.position(a) + e);
+  const int piece = Anew(static_cast<int>(threadIdx.x));
+  if (piece >= 2 * kPieces) return;
+  const bool of_dt = piece >= kPieces;
+  const int e = piece % kPieces * 4;
+  CopyAsync16((of_dt ? steps.dt : steps.decay) + e,
+              (of_dt ? first.dt : first.decay) + first.Positions(a, h) + e);
 }
 
 // Heads of a group on their way to shared memory: kStages buffers, each with a barrier that all
