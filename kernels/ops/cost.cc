@@ -153,6 +153,10 @@ int64_t WorkspaceBytes(const CrossEntropyOp<Shape>& op, Backend backend) {
   return cuda::CrossEntropyBytes(Dim(op.logits, 0), op.tally ? PolicyTally::kCount : 0);
 }
 
+int64_t WorkspaceBytes(const FiniteScanOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu || !op.squares ? 0 : cuda::kSumSquaresBytes;
+}
+
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
   return backend == Backend::kCpu ? 0 : cuda::kSumSquaresBytes;
 }

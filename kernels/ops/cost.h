@@ -45,6 +45,7 @@ int64_t WorkspaceBytes(const MambaConvGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SsdScanOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SsdScanGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GatedNormGradOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const FiniteScanOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend);

@@ -90,7 +90,9 @@ struct ZeroRangesOp : ZeroRangesAttrs {
 };
 
 // bad_count[0] (=|+=) number of non-finite x[i]: this rank's own contribution, before reduction.
-// x any [n], bad_count f64 [1].
+// x any [n], bad_count f64 [1]. squares f64 [1] or absent: SumSquaresOp of the same x, for which
+// CUDA reads it once; a sum that is finite says that no element is bad, since squares of floats do
+// not overflow a double.
 // When scalars->inject_grad_unit == unit, x[inject_index] is set to NaN first (fault injection),
 // hence the access.
 struct FiniteScanAttrs {
@@ -103,12 +105,14 @@ template <class V>
 struct FiniteScanOp : FiniteScanAttrs {
   using Attrs = FiniteScanAttrs;
   static constexpr const char* kName = "finite_scan";
-  V x, bad_count, scalars;
+  V x, bad_count, squares, scalars, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.scalars, Access::kRead, "scalars");
     f(s.x, Access::kAccumulate, "x");
     f(s.bad_count, Updated{s.update}, "bad_count");
+    f(s.squares, Access::kWrite, "squares");
+    f(s.scratch, Access::kScratch, "scratch");
   }
 };
 

@@ -94,7 +94,7 @@ void ScaleNext(const LossScaling& scaling, bool loss_is_finite, StepScalars& s) 
 
 }  // namespace
 
-void FiniteScan(const FiniteScanOp<TensorView>& op, Stream&) {
+void FiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
   CheckFloat(op.x, "x");
   const Row x = Flat(op.x, "x");
   const int64_t n = op.x.numel();
@@ -111,6 +111,7 @@ void FiniteScan(const FiniteScanOp<TensorView>& op, Stream&) {
                                      x.dtype == DType::kF16 ? 0x7c00u : 0x7f80u);
   double& count = *op.bad_count.as<double>();
   count = (op.update == Update::kAccumulate ? count : 0.0) + static_cast<double>(bad);
+  if (op.squares) SumSquares({{}, op.x, op.squares, {}}, stream);
 }
 
 void SumSquares(const SumSquaresOp<TensorView>& op, Stream&) {

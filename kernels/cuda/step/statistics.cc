@@ -16,6 +16,20 @@ uint64_t* TicketOf(const void* written, Stream& stream) {
   return AsCuda(stream).device().Attached<Tickets>().Of(static_cast<const std::byte*>(written));
 }
 
+SumSquaresArgs SumOf(const TensorView& x, const TensorView& out, const TensorView& scratch,
+                     const char* name, Stream& stream) {
+  SumSquaresArgs args;
+  args.x = FlatOf(x, "x", kF16Too);
+  args.n = x.numel();
+  args.blocks = static_cast<int>(SumSquaresBlocks(args.n));
+  args.out = DoublesOf(out, 1, name);
+  if (args.blocks > 1) {
+    args.partials = reinterpret_cast<double*>(ScratchOf(scratch, kSumSquaresBytes, "sum_squares"));
+    args.ticket = reinterpret_cast<unsigned*>(TicketOf(args.partials, stream));
+  }
+  return args;
+}
+
 }  // namespace
 
 void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
@@ -31,21 +45,17 @@ void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
            "finite_scan: inject_index {} of {}", op.inject_index, args.n);
   if (args.n > 0)
     args.ticket = reinterpret_cast<unsigned long long*>(TicketOf(args.bad_count, stream));
+  if (op.squares) {
+    SumSquaresArgs sum = SumOf(op.x, op.squares, op.scratch, "squares", stream);
+    sum.scalars = args.scalars, sum.unit = args.unit, sum.inject_index = args.inject_index;
+    LaunchSumSquares(sum, LaunchOn(stream));
+    args.squares = sum.out;
+  }
   LaunchFiniteScan(args, LaunchOn(stream));
 }
 
 void CudaSumSquares(const SumSquaresOp<TensorView>& op, Stream& stream) {
-  SumSquaresArgs args;
-  args.x = FlatOf(op.x, "x", kF16Too);
-  args.n = op.x.numel();
-  args.blocks = static_cast<int>(SumSquaresBlocks(args.n));
-  args.out = DoublesOf(op.out, 1, "out");
-  if (args.blocks > 1) {
-    args.partials =
-        reinterpret_cast<double*>(ScratchOf(op.scratch, kSumSquaresBytes, "sum_squares"));
-    args.ticket = reinterpret_cast<unsigned*>(TicketOf(args.partials, stream));
-  }
-  LaunchSumSquares(args, LaunchOn(stream));
+  LaunchSumSquares(SumOf(op.x, op.out, op.scratch, "out", stream), LaunchOn(stream));
 }
 
 void CudaStepStats(const StepStatsOp<TensorView>& op, Stream& stream) {

@@ -51,6 +51,10 @@ template <Elements E, int W>
 __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
     FiniteScanKernel(const FiniteScanArgs a) {
   BeginKernel();
+  if (a.squares != nullptr && isfinite(*a.squares)) {
+    if (blockIdx.x == 0 && threadIdx.x == 0 && !a.accumulate) *a.bad_count = 0;
+    return;
+  }
   __shared__ int found[kFlatThreads / kWarp];
   const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
   // First unit of this thread.
@@ -159,6 +163,13 @@ __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
     float v[4];
     LoadQuad<E, false>(a.x, whole, a.n, v);
     AddSquares(v, sum);
+  }
+  // By the thread that has read the element, as a scan does it.
+  if (a.scalars != nullptr && a.scalars->inject_grad_unit == a.unit &&
+      min(a.inject_index / 4, whole) % stride == own) {
+    __threadfence_block();
+    StoreUnit<E, 1>(a.x, a.inject_index, static_cast<Unit<E, 1>>(kQuietNaN<E>));
+    sum[0] = __longlong_as_double(0x7ff8000000000000);
   }
   double total = BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
   if (gridDim.x > 1) {

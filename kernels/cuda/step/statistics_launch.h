@@ -14,6 +14,8 @@ struct FiniteScanArgs {
   const StepScalars* scalars = nullptr;
   int64_t unit = 0, inject_index = 0;
   bool accumulate = false;
+  // Where not null, x is read only if what is there is not finite: the sum of squares of x.
+  const double* squares = nullptr;
 };
 void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch);
 
@@ -24,6 +26,9 @@ struct SumSquaresArgs {
   double* partials = nullptr;  // f64 [blocks]; not used by one block
   unsigned* ticket = nullptr;  // the partials' own
   double* out = nullptr;
+  // Of a finite_scan, which also has the sum, its fault; else null.
+  const StepScalars* scalars = nullptr;
+  int64_t unit = 0, inject_index = 0;
 };
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch);
 

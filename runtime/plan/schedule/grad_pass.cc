@@ -281,14 +281,18 @@ void GradPass::Reduce(FlatId flat, Variant variant) {
                     .unit = layout.key.unit,
                     .buffers = {flats_[flat].wire ? flats_[flat].wire : flats_[flat].bucket}};
   const View sent = CastForWire(flat, ready, point);
-  Scan(flat, sent, ready, fresh);
+  // Counts are no gradient: nothing of them is in its norm.
+  const bool counts = layout.key.update == UpdateRule::kBalance;
+  // What is sent is the gradient already: one pass has both.
+  const bool at_once = IsLast(variant) && !counts && b_.Shards(flat) == 1 &&
+                       b_.layout.mesh.Size(layout.replicas) == 1;
+  Scan(flat, sent, ready, fresh, at_once);
   if (b_.Shards(flat) > 1) ReduceScatter(flat, sent, fresh, std::move(point));
-  if (!IsLast(variant)) return;
+  if (!IsLast(variant) || at_once) return;
   if (b_.layout.mesh.Size(layout.replicas) > 1) OuterReduce(flat);
   SumSquaresOp<View> norm;
   norm.x = final_[flat];
-  // Counts are no gradient: nothing of them is in its norm.
-  if (layout.key.update == UpdateRule::kBalance) norm.x.layout = DenseLayout(DType::kF32, {0});
+  if (counts) norm.x.layout = DenseLayout(DType::kF32, {0});
   norm.out = sum_squares(flat);
   b_.Emit(norm, StreamId::kReduce, "sum_squares/" + layout.name, layout.key.unit);
 }
@@ -307,11 +311,12 @@ View GradPass::CastForWire(FlatId flat, StreamId stream, ReducePoint& point) {
   return cast.out;
 }
 
-void GradPass::Scan(FlatId flat, const View& sent, StreamId stream, bool fresh) {
+void GradPass::Scan(FlatId flat, const View& sent, StreamId stream, bool fresh, bool with_norm) {
   const FlatParam& layout = b_.layout.flat(flat);
   FiniteScanOp<View> scan;
   scan.x = sent;
   scan.bad_count = bad_count(flat);
+  if (with_norm) scan.squares = sum_squares(flat);
   scan.scalars = b_.State("scalars");
   scan.unit = flat.value;
   scan.inject_index = layout.params.empty() ? 0 : b_.layout.param(layout.params.front()).begin;

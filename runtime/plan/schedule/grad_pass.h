@@ -89,7 +89,7 @@ class GradPass {
   void AddParts();
   void Reduce(FlatId flat, Variant variant);
   View CastForWire(FlatId flat, StreamId stream, ReducePoint& point);
-  void Scan(FlatId flat, const View& sent, StreamId stream, bool fresh);
+  void Scan(FlatId flat, const View& sent, StreamId stream, bool fresh, bool with_norm);
   void ReduceScatter(FlatId flat, const View& sent, bool fresh, ReducePoint point);
   void OuterReduce(FlatId flat);
 

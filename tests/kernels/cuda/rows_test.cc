@@ -448,6 +448,24 @@ TEST_CASE("finite_scan and sum_squares") {
       CHECK(Get(scan.bad_count) == Get(scan_cpu.bad_count));
       CHECK(std::isnan(Get(scan.x, n - 1)));
     }
+
+    // With the sum in the same pass, of finite elements and then of one that is not.
+    scan.x = memory.NewRandom(random, dtype, {n});
+    scan.squares = memory.New(DType::kF64, {1});
+    Set(scan.bad_count, {}, 3);
+    squares.x = scan.x;
+    both.OnGpu(&KernelTable::sum_squares, squares);
+    for (const int64_t injected : {int64_t{-1}, n - 2, n - 1}) {
+      scalars.inject_grad_unit = injected < 0 ? -1 : 4;
+      scan.scalars = memory.NewScalars(scalars);
+      scan.inject_index = std::max<int64_t>(injected, 0);
+      both.OnGpu(&KernelTable::finite_scan, scan);
+      CHECK(Get(scan.bad_count) == (injected < 0 ? 3 : injected == n - 2 ? 4 : 6));
+      if (injected < 0)
+        CHECK(SameBits(scan.squares, squares.out));
+      else
+        CHECK(std::isnan(Get(scan.squares)));
+    }
   }
 }
 
