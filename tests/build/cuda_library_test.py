@@ -37,12 +37,14 @@ class Mpi(ctypes.Structure):
 
 class Answer(ctypes.Structure):
     _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('tokens', POINTER(c_int32)), ('logprobs', POINTER(ctypes.c_float)),
-                ('count', c_int64), ('finish', c_int32), ('weight_version', ctypes.c_uint64)]
+                ('count', c_int64), ('finish', c_int32), ('weight_version', ctypes.c_uint64), ('top', c_int64), ('top_tokens', POINTER(c_int32)),
+                ('top_logprobs', POINTER(ctypes.c_float))]
 
 
 class Event(ctypes.Structure):
     _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('index', c_int64), ('token', c_int32), ('logprob', ctypes.c_float),
-                ('finish', c_int32), ('cancel', c_int32), ('weight_version', ctypes.c_uint64), ('text', c_void_p), ('text_bytes', c_int64)]
+                ('finish', c_int32), ('cancel', c_int32), ('weight_version', ctypes.c_uint64), ('text', c_void_p), ('text_bytes', c_int64),
+                ('top', c_int64), ('top_tokens', POINTER(c_int32)), ('top_logprobs', POINTER(ctypes.c_float))]
 
 
 class StreamOptions(ctypes.Structure):
@@ -222,6 +224,10 @@ class CudaLibrary(unittest.TestCase):
             self.assertEqual((answer.request, answer.sample, answer.finish, answer.weight_version), (index, index + 1, 0, 42))
             self.assertEqual(answer.tokens[:answer.count], [10 * index, 10 * index + 1, 10 * index + 2])
             self.assertEqual(answer.logprobs[:answer.count], [-5 * index, -5 * index - 0.5, -5 * index - 1])
+            # Of the first answer none, of the others one and two.
+            self.assertEqual((answer.top, bool(answer.top_tokens), bool(answer.top_logprobs)), (index, index > 0, index > 0))
+            self.assertEqual([answer.top_tokens[i] for i in range(3 * index)], [100 * index + i for i in range(3 * index)])
+            self.assertEqual([answer.top_logprobs[i] for i in range(3 * index)], [-0.25 * i for i in range(3 * index)])
         self.assertRegex(opened.call('mr_answers_get', answers, c_int64(3), byref(sized(Answer)))[1], 'of 3 answers')
         opened.library.mr_answers_free.restype = None
         opened.library.mr_answers_free(answers)
@@ -230,10 +236,11 @@ class CudaLibrary(unittest.TestCase):
         opened = self.opened('one', 'libfake_cuda.so')
         run, tokenizer = self.created(opened), c_void_p()
         self.assertIsNone(opened.call('mr_tokenizer_open', b'tests/runtime/text/testdata', byref(tokenizer)))
-        seen, cancel, failing = [], [], []
+        seen, tops, cancel, failing = [], [], [], []
 
         def on_event(user, event):
             event = ctypes.cast(event, POINTER(Event)).contents
+            tops.append((event.top, event.top_tokens[0], event.top_logprobs[0]))
             seen.append((user, event.token, ctypes.string_at(event.text, event.text_bytes) if event.text else None))
             event.cancel = len(cancel)
             return opened.library.mr_status_new(3, b'no more') if failing else None
@@ -243,6 +250,7 @@ class CudaLibrary(unittest.TestCase):
         text, length = ctypes.create_string_buffer(64), c_int64()
         self.assertIsNone(opened.call('mr_tokenizer_decode', tokenizer, (c_int32 * 2)(5, 260), c_int64(2), 1, text, c_int64(64), byref(length)))
         self.assertEqual([token for _, token, _ in seen], [5, 260, 0])
+        self.assertEqual(tops, [(1, 5, -0.5), (1, 260, -0.5), (1, 0, -0.5)])
         self.assertEqual({user for user, _, _ in seen}, {9})
         # 260 ends with the first byte of a character, which nothing ends.
         self.assertEqual([part for _, _, part in seen], [b'&', b' ', b'\xd0'])
@@ -310,7 +318,7 @@ class CudaLibrary(unittest.TestCase):
 
     def test_what_cannot_serve_is_named_with_the_reason(self):
         for fake, words in (('libno_cuda.so', 'has no mr_cuda_table'), ('libold_cuda.so', r'of version 0\.2\.3 .*this library of 0\.1\.0 .*one build'),
-                            ('libchanged_cuda.so', r'table 99\).*table 2\)')):
+                            ('libchanged_cuda.so', r'table 99\).*table 3\)')):
             opened = self.opened(fake, fake)
             failed, run = opened.create(ON_CUDA)
             self.assertEqual((failed[0], run.value), (65, None), failed)

@@ -1,6 +1,7 @@
 """Answers, streams and scores, and learning from them."""
 import importlib
 import json
+import math
 import os
 import sys
 
@@ -71,6 +72,31 @@ class Inference(WheelCase):
             self.assertEqual({(event.weight_version, event.text) for event in of}, {(run.info.weight_version, None)})
         self.assertEqual(len(events), sum(len(answer.tokens) for answer in answers))
         self.assertEqual(list(run.stream([])), [])
+
+    def test_the_likeliest_tokens_stand_in_each_tokens_place(self):
+        run = self.inference_run()
+        requests = [one._replace(temperature=0, top_logprobs=top) for one, top in zip(self.REQUESTS, (11, 2))]
+        answers, events = run.generate(requests), list(run.stream(requests))
+        plain = run.generate([one._replace(top_logprobs=0) for one in requests])
+        self.assertEqual([(one.tokens, one.logprobs) for one in answers], [(one.tokens, one.logprobs) for one in plain])
+        self.assertEqual({(one.top_tokens, one.top_logprobs) for one in plain}, {(None, None)})
+        for answer in answers:
+            top = requests[answer.request].top_logprobs
+            tokens, logprobs = answer.top_tokens, answer.top_logprobs
+            self.assertEqual((tokens.shape, tokens.format, logprobs.shape, logprobs.format), ((len(answer.tokens), top), 'i', tokens.shape, 'f'))
+            tokens, logprobs = tokens.tolist(), logprobs.tolist()
+            self.assertEqual([row[0] for row in tokens], answer.tokens)  # greedy: the likeliest, with its bits
+            self.assertEqual([row[0] for row in logprobs], answer.logprobs)
+            for row, of in zip(tokens, logprobs):
+                self.assertEqual((len(set(row)), of), (top, sorted(of, reverse=True)))
+                if top == 11:  # all of the vocabulary
+                    self.assertAlmostEqual(sum(map(math.exp, of)), 1, places=5)
+            heard = [event for event in events if (event.request, event.sample) == (answer.request, answer.sample)]
+            self.assertEqual(([event.top_tokens for event in heard], [event.top_logprobs for event in heard]), (tokens, logprobs))
+        self.assertNotEqual(answers[0].logprobs[0], answers[0].top_logprobs[0, 1])
+        for top in (12, -1, 2**40):
+            with self.assertRaisesRegex(millrace.InvalidArgument, r'requests\[1\].top_logprobs is %d; allowed is 0 to 11' % top):
+                run.generate([requests[0], requests[1]._replace(top_logprobs=top)])
 
     def test_a_stream_that_is_left_ends(self):
         run = self.inference_run()

@@ -249,11 +249,15 @@ class Calls {
     struct Listener {
       mr_run* run = nullptr;
       int64_t events = 0, ends = 0, cancels_at = -1, fails_at = -1;
+      int64_t top = 0;
       bool has_texts = false;
       static mr_status* Hear(void* user, mr_event* event) {
         Listener& self = *static_cast<Listener*>(user);
         FUZZ_REQUIRE(event->size == sizeof(mr_event) && (event->text != nullptr) == self.has_texts);
         FUZZ_REQUIRE((event->token < 0) == (event->finish == MR_FINISH_CANCELLED));
+        FUZZ_REQUIRE(event->top == (event->token < 0 ? 0 : self.top));
+        for (int64_t i = 1; i < event->top; ++i)
+          FUZZ_REQUIRE(event->top_logprobs[i - 1] >= event->top_logprobs[i]);
         FUZZ_REQUIRE(mr_run_destroy(nullptr) == nullptr && Taken(mr_init(self.run)) == MR_BUSY);
         self.ends += event->finish != MR_FINISH_NOT_YET;
         if (self.events == self.cancels_at) event->cancel = 1;
@@ -271,6 +275,8 @@ class Calls {
     request.max_tokens = source_.Below(6);
     request.samples = source_.Below(4);
     request.temperature = static_cast<float>(source_.Below(3)) / 2;
+    request.top_logprobs = source_.Below(4) - 1;
+    listener.top = request.size == sizeof request ? request.top_logprobs : 0;
     const mr_request* requests[2] = {&request, &request};
     mr_stream_options options = Struct<mr_stream_options>(source_);
     options.user = &listener;
@@ -303,6 +309,7 @@ class Calls {
       request.prompt = prompt;
       request.prompt_tokens = source_.Below(3);
       request.max_tokens = source_.Below(4);
+      request.top_logprobs = source_.Below(3);
       const mr_request* const requests[] = {&request};
       mr_answers* made = nullptr;
       answers_live_ = Taken(mr_generate(run_, requests, 1, &made)) == MR_OK;

@@ -31,6 +31,11 @@ mr_answers* NewAnswers(const std::vector<GeneratedAnswer>& answers) {
       for (const SampledToken& token : sample.tokens) {
         answer.tokens.push_back(token.token);
         answer.logprobs.push_back(token.logprob);
+        answer.top = std::ssize(token.top);  // of each token the same
+        for (const auto& [likely, logprob] : token.top) {
+          answer.top_tokens.push_back(likely);
+          answer.top_logprobs.push_back(logprob);
+        }
       }
       answer.finish = sample.finish == FinishReason::kStop ? MR_FINISH_STOP : MR_FINISH_LENGTH;
       answer.weight_version = sample.weight_version;
@@ -49,12 +54,16 @@ mr_answers* CopyOf(const RunFunctions& maker, const mr_answers* answers) {
       mr_status_free(status);
       throw error;
     }
-    copy->all.push_back({.request = from.request,
-                         .sample = from.sample,
-                         .tokens = {from.tokens, from.tokens + from.count},
-                         .logprobs = {from.logprobs, from.logprobs + from.count},
-                         .finish = from.finish,
-                         .weight_version = from.weight_version});
+    copy->all.push_back(
+        {.request = from.request,
+         .sample = from.sample,
+         .tokens = {from.tokens, from.tokens + from.count},
+         .logprobs = {from.logprobs, from.logprobs + from.count},
+         .top = from.top,
+         .top_tokens = {from.top_tokens, from.top_tokens + from.count * from.top},
+         .top_logprobs = {from.top_logprobs, from.top_logprobs + from.count * from.top},
+         .finish = from.finish,
+         .weight_version = from.weight_version});
   }
   return Handles().Add(std::move(copy));
 }
@@ -81,7 +90,10 @@ mr_status* mr_answers_get(const mr_answers* answers, int64_t index, mr_answer* a
                                    .logprobs = of.logprobs.data(),
                                    .count = static_cast<int64_t>(of.tokens.size()),
                                    .finish = of.finish,
-                                   .weight_version = of.weight_version},
+                                   .weight_version = of.weight_version,
+                                   .top = of.top,
+                                   .top_tokens = of.top == 0 ? nullptr : of.top_tokens.data(),
+                                   .top_logprobs = of.top == 0 ? nullptr : of.top_logprobs.data()},
                          answer);
   });
 }

@@ -14,6 +14,9 @@ struct AnswerArrays {
     int64_t request = 0, sample = 0;
     std::vector<int32_t> tokens;
     std::vector<float> logprobs;
+    int64_t top = 0;
+    std::vector<int32_t> top_tokens;  // [tokens.size(), top]
+    std::vector<float> top_logprobs;
     int32_t finish = MR_FINISH_LENGTH;
     uint64_t weight_version = 0;
   };

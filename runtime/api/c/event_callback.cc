@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <iterator>
 #include <string>
 
 #include "runtime/api/c/status.h"
@@ -31,6 +32,14 @@ EventCallback::EventCallback(const mr_stream_options& options) : options_(option
 }
 
 bool EventCallback::Say(size_t request, const GenerationEvent& event) {
+  top_tokens_.clear();
+  top_logprobs_.clear();
+  if (event.token)
+    for (const auto& [token, logprob] : event.token->top) {
+      top_tokens_.push_back(token);
+      top_logprobs_.push_back(logprob);
+    }
+  const bool has_top = !top_tokens_.empty();
   mr_event said{.size = sizeof(mr_event),
                 .request = static_cast<int64_t>(request),
                 .sample = event.sample,
@@ -41,7 +50,10 @@ bool EventCallback::Say(size_t request, const GenerationEvent& event) {
                 .cancel = 0,
                 .weight_version = event.weight_version,
                 .text = nullptr,
-                .text_bytes = 0};
+                .text_bytes = 0,
+                .top = std::ssize(top_tokens_),
+                .top_tokens = has_top ? top_tokens_.data() : nullptr,
+                .top_logprobs = has_top ? top_logprobs_.data() : nullptr};
   std::string text;
   if (text_) {
     text = text_->Of(said);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/api/c/event_text.h"
 #include "runtime/api/c/millrace.h"
@@ -21,7 +23,9 @@ class EventCallback {
 
  private:
   const mr_stream_options options_;
-  std::optional<EventText> text_;  // none without a tokenizer
+  std::optional<EventText> text_;    // none without a tokenizer
+  std::vector<int32_t> top_tokens_;  // of the event that is said
+  std::vector<float> top_logprobs_;
 };
 
 }  // namespace millrace

@@ -12,7 +12,7 @@
 namespace millrace {
 namespace {
 
-GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
+GenerationRequest RequestOf(const mr_request* given, const std::string& name, int64_t most_top) {
   const mr_request whole = ReadSized(given, name.c_str());
   const auto require = [&](bool holds, const char* what) {
     if (!holds) throw CallError(MR_INVALID_ARGUMENT, name + what);
@@ -24,6 +24,9 @@ GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
   require(whole.stop_count >= 0 && whole.stop_count < kMost &&
               (whole.stop_tokens != nullptr || whole.stop_count == 0),
           ".stop_tokens is NULL, or their number is none");
+  if (whole.top_logprobs < 0 || whole.top_logprobs > most_top)
+    throw CallError(MR_INVALID_ARGUMENT, fmt::format("{}.top_logprobs is {}; allowed is 0 to {}",
+                                                     name, whole.top_logprobs, most_top));
   GenerationRequest request;
   request.prompt.assign(whole.prompt, whole.prompt + whole.prompt_tokens);
   request.max_tokens = whole.max_tokens;
@@ -32,7 +35,8 @@ GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
                       .top_k = whole.top_k,
                       .top_p = whole.top_p == 0 ? 1 : whole.top_p,
                       .min_p = whole.min_p,
-                      .seed = whole.seed};
+                      .seed = whole.seed,
+                      .top = static_cast<int32_t>(whole.top_logprobs)};
   request.stop_tokens.assign(whole.stop_tokens, whole.stop_tokens + whole.stop_count);
   return request;
 }
@@ -41,10 +45,10 @@ GenerationRequest RequestOf(const mr_request* given, const std::string& name) {
 std::string TextOf(const std::vector<GenerationRequest>& requests) {
   std::string text;
   for (const GenerationRequest& r : requests)
-    text +=
-        fmt::format("[{}] [{}] {} {} {} {} {} {} {}\n", fmt::join(r.prompt, ","),
-                    fmt::join(r.stop_tokens, ","), r.max_tokens, r.samples, r.sampling.temperature,
-                    r.sampling.top_k, r.sampling.top_p, r.sampling.min_p, r.sampling.seed);
+    text += fmt::format("[{}] [{}] {} {} {} {} {} {} {} {}\n", fmt::join(r.prompt, ","),
+                        fmt::join(r.stop_tokens, ","), r.max_tokens, r.samples,
+                        r.sampling.temperature, r.sampling.top_k, r.sampling.top_p,
+                        r.sampling.min_p, r.sampling.seed, r.sampling.top);
   return text;
 }
 
@@ -80,7 +84,7 @@ std::vector<GenerationRequest> LinkedRun::CheckedRequests(const mr_request* cons
   std::vector<GenerationRequest> checked;
   for (int64_t i = 0; i < count; ++i) {
     const std::string name = fmt::format("requests[{}]", i);
-    checked.push_back(RequestOf(requests[i], name));
+    checked.push_back(RequestOf(requests[i], name, generates_->limits().top));
     constexpr int64_t kMostSamples = GeneratorOptions{}.max_waiting;
     if (checked.back().samples > kMostSamples)
       throw CallError(MR_INVALID_ARGUMENT, fmt::format("{}.samples is {}; at most {} wait at once",

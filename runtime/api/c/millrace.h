@@ -231,6 +231,9 @@ typedef struct mr_request {
   int32_t top_k; /* 0: all */
   const int32_t* stop_tokens; /* an answer ends with the first of these */
   int64_t stop_count;
+  /* Of so many likeliest tokens, in the place of each token of an answer, the log-probabilities are
+   * wanted, too: at most 64, and at most the vocabulary. */
+  int64_t top_logprobs;
 } mr_request;
 
 /* MR_FINISH_NOT_YET: of an event, whose answer goes on. */
@@ -249,6 +252,12 @@ typedef struct mr_answer {
   int64_t count;
   int32_t finish;
   uint64_t weight_version; /* that drew it */
+  /* Of a request with top_logprobs, which `top` is: in the place of each token the likeliest ones,
+   * [count, top], row-major, the likeliest first and the lowest of equals; and the log-probability
+   * of each, of the logits that `logprobs` are of. Live as the mr_answers. Else 0 and NULL. */
+  int64_t top;
+  const int32_t* top_tokens;
+  const float* top_logprobs;
 } mr_answer;
 
 typedef struct mr_answers mr_answers;
@@ -301,6 +310,10 @@ typedef struct mr_event {
    * tokens; lives as the callback's call. NULL without a tokenizer. */
   const char* text;
   int64_t text_bytes;
+  /* [top], as a row of mr_answer's; live as the callback's call. Without a token 0 and NULL. */
+  int64_t top;
+  const int32_t* top_tokens;
+  const float* top_logprobs;
 } mr_event;
 
 typedef struct mr_stream_options {

@@ -1,5 +1,6 @@
 """millrace.h for ctypes: structs, prototypes, and statuses as exceptions."""
 import ctypes
+import math
 import operator
 import os
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
@@ -64,17 +65,19 @@ class StepStruct(Sized):
 class Request(Sized):
     _fields_ = [('size', c_size_t), ('prompt', POINTER(c_int32)), ('prompt_tokens', c_int64), ('max_tokens', c_int64), ('samples', c_int64),
                 ('seed', c_uint64), ('temperature', c_float), ('top_p', c_float), ('min_p', c_float), ('top_k', c_int32),
-                ('stop_tokens', POINTER(c_int32)), ('stop_count', c_int64)]
+                ('stop_tokens', POINTER(c_int32)), ('stop_count', c_int64), ('top_logprobs', c_int64)]
 
 
 class AnswerStruct(Sized):
     _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('tokens', POINTER(c_int32)), ('logprobs', POINTER(c_float)),
-                ('count', c_int64), ('finish', c_int32), ('weight_version', c_uint64)]
+                ('count', c_int64), ('finish', c_int32), ('weight_version', c_uint64), ('top', c_int64), ('top_tokens', POINTER(c_int32)),
+                ('top_logprobs', POINTER(c_float))]
 
 
 class EventStruct(Sized):
     _fields_ = [('size', c_size_t), ('request', c_int64), ('sample', c_int64), ('index', c_int64), ('token', c_int32), ('logprob', c_float),
-                ('finish', c_int32), ('cancel', c_int32), ('weight_version', c_uint64), ('text', c_void_p), ('text_bytes', c_int64)]
+                ('finish', c_int32), ('cancel', c_int32), ('weight_version', c_uint64), ('text', c_void_p), ('text_bytes', c_int64),
+                ('top', c_int64), ('top_tokens', POINTER(c_int32)), ('top_logprobs', POINTER(c_float))]
 
 
 class StreamOptions(Sized):
@@ -186,6 +189,11 @@ def checked_integers(values: Any, what: str) -> List[int]:
 def integers(values: Any, what: str) -> 'ctypes.Array[ctypes.c_int32]':
     listed = checked_integers(values, what + ' holds')
     return (ctypes.c_int32 * len(listed))(*listed)
+
+
+def copied(values: Any, letter: str, shape: List[int]) -> memoryview:
+    """Of an array of C's with 4-byte elements: a memoryview of that shape, on memory of its own."""
+    return memoryview(bytearray(ctypes.string_at(values, 4 * math.prod(shape)))).cast(letter, shape)
 
 
 def config_schema() -> str:

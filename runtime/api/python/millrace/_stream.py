@@ -2,7 +2,7 @@
 import ctypes
 import queue
 import threading
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _native as native
 from ._generate import Requests
@@ -22,6 +22,8 @@ class Event(NamedTuple):
     finish: Optional[str]  # None: it goes on; 'stop', 'length', 'cancelled'
     weight_version: int
     text: Optional[str]  # what can be shown by now and was not before; None without a tokenizer
+    top_tokens: Sequence[int] = ()  # a row of Answer's, with Request.top_logprobs
+    top_logprobs: Sequence[float] = ()
 
 
 class _Feed:
@@ -60,7 +62,7 @@ class _Feed:
                 one.cancel = 1
             self.events.put(
                 Event(one.request, one.sample, one.index, None if one.token < 0 else one.token, one.logprob, _FINISH[one.finish],
-                      one.weight_version, text))
+                      one.weight_version, text, one.top_tokens[:one.top], one.top_logprobs[:one.top]))
             return None
         except BaseException as error:  # nothing of Python goes through C
             return LIBRARY.mr_status_new(69, ('%s: %s' % (type(error).__name__, error)).encode())

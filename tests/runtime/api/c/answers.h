@@ -24,6 +24,9 @@ struct Answer {
   std::vector<float> logprobs;
   int32_t finish;
   uint64_t version;
+  int64_t top;
+  std::vector<int32_t> top_tokens;  // [tokens.size(), top]
+  std::vector<float> top_logprobs;
 };
 
 // All answers to the requests; `outcome` is the call's.
@@ -43,7 +46,10 @@ inline std::vector<Answer> Generate(mr_run* run, const std::vector<mr_request>& 
                    {answer.tokens, answer.tokens + answer.count},
                    {answer.logprobs, answer.logprobs + answer.count},
                    answer.finish,
-                   answer.weight_version});
+                   answer.weight_version,
+                   answer.top,
+                   {answer.top_tokens, answer.top_tokens + answer.count * answer.top},
+                   {answer.top_logprobs, answer.top_logprobs + answer.count * answer.top}});
   }
   mr_answer none = Sized<mr_answer>();
   REQUIRE_CODE(mr_answers_get(answers, std::ssize(all), &none), MR_INVALID_ARGUMENT);

@@ -73,6 +73,28 @@ TEST_CASE("a shorter struct stands for zeros, a longer or empty one is refused",
   REQUIRE_CODE(mr_run_info(run, &info), MR_INVALID_ARGUMENT);
 }
 
+TEST_CASE("a program without top_logprobs in its structs goes on", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {5};
+  mr_request request = RequestOf(prompt, 3, 0);
+  request.size = offsetof(mr_request, top_logprobs);
+  request.top_logprobs = -77;  // behind the end of what is given
+  REQUIRE(Generate(run, {request})[0].top == 0);
+  request.size = sizeof request;
+  request.top_logprobs = 2;
+  const mr_request* const requests[] = {&request};
+  mr_answers* answers = nullptr;
+  REQUIRE_CODE(mr_generate(run, requests, 1, &answers), MR_OK);
+  mr_answer answer = Sized<mr_answer>();
+  answer.size = offsetof(mr_answer, top);
+  answer.top = 77;
+  REQUIRE_CODE(mr_answers_get(answers, 0, &answer), MR_OK);
+  REQUIRE((answer.count == 3 && answer.top == 77 && answer.top_tokens == nullptr));
+  mr_answers_free(answers);
+}
+
 TEST_CASE("an MPI that cannot be opened, or is none, is refused by name", "[api][c]") {
   const std::string config = TinyConfig();
   mr_run_options options = OptionsOf(config);
@@ -138,7 +160,8 @@ TEST_CASE("answers that are none, or no more, are refused", "[api][c]") {
   INFO(run.created().message);
   REQUIRE_CODE(mr_init(run), MR_OK);
   const std::vector<int32_t> prompt = {1, 2};
-  const mr_request request = RequestOf(prompt, 3, 0);
+  mr_request request = RequestOf(prompt, 3, 0);
+  request.top_logprobs = 2;
   const mr_request* const requests[] = {&request};
   mr_answers *kept = nullptr, *stale = nullptr, *another = nullptr;
   REQUIRE_CODE(mr_generate(run, requests, 1, &kept), MR_OK);
@@ -148,7 +171,7 @@ TEST_CASE("answers that are none, or no more, are refused", "[api][c]") {
   REQUIRE_CODE(mr_generate(run, requests, 1, &another), MR_OK);
   REQUIRE(another != stale);
   mr_answer answer = Sized<mr_answer>();
-  answer.count = 77;
+  answer.count = answer.top = 77;
   for (mr_answers* answers :
        {static_cast<mr_answers*>(nullptr), stale, reinterpret_cast<mr_answers*>(&answer),
         reinterpret_cast<mr_answers*>(uintptr_t{0x10}),
@@ -160,12 +183,12 @@ TEST_CASE("answers that are none, or no more, are refused", "[api][c]") {
     REQUIRE(refused.code == MR_INVALID_ARGUMENT);
     REQUIRE_THAT(refused.message, Contains("answers is "));
   }
-  REQUIRE(answer.count == 77);
+  REQUIRE((answer.count == 77 && answer.top == 77));
   REQUIRE(run.Info().step == 0);  // is a run still
   for (mr_answers* answers : {kept, another}) {
     REQUIRE(mr_answers_count(answers) == 1);
     REQUIRE_CODE(mr_answers_get(answers, 0, &answer), MR_OK);
-    REQUIRE(answer.count == 3);
+    REQUIRE((answer.count == 3 && answer.top == 2));
     mr_answers_free(answers);
   }
 }

@@ -75,6 +75,12 @@ mr_status* Get(const mr_answers*, int64_t index, mr_answer* answer) {
     tokens[i] = static_cast<int32_t>(10 * index) + static_cast<int32_t>(i);
     logprobs[i] = -0.5f * static_cast<float>(tokens[i]);
   }
+  static std::array<int32_t, 6> top_tokens;
+  static std::array<float, 6> top_logprobs;
+  for (size_t i = 0; i < 6; ++i) {
+    top_tokens[i] = static_cast<int32_t>(100 * index) + static_cast<int32_t>(i);
+    top_logprobs[i] = -0.25f * static_cast<float>(i);
+  }
   *answer = {.size = sizeof *answer,
              .request = index,
              .sample = index + 1,
@@ -82,7 +88,10 @@ mr_status* Get(const mr_answers*, int64_t index, mr_answer* answer) {
              .logprobs = logprobs.data(),
              .count = 3,
              .finish = MR_FINISH_STOP,
-             .weight_version = 42};
+             .weight_version = 42,
+             .top = index,
+             .top_tokens = index == 0 ? nullptr : top_tokens.data(),
+             .top_logprobs = index == 0 ? nullptr : top_logprobs.data()};
   return nullptr;
 }
 void Free(mr_answers*) { ++answers_freed; }
@@ -96,6 +105,10 @@ mr_status* Stream(mr_run* run, const mr_request* const* requests, int64_t count,
     mr_event event{};
     event.size = sizeof event;
     event.token = token;
+    const float logprob = -0.5f;
+    event.top = 1;
+    event.top_tokens = &token;
+    event.top_logprobs = &logprob;
     event.finish = token == 0 ? MR_FINISH_STOP : MR_FINISH_NOT_YET;
     if (mr_status* const failed = options->on_event(options->user, &event)) return failed;
     if (event.text != nullptr) return Said("mr_stream keeps the text");

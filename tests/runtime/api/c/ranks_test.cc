@@ -88,23 +88,27 @@ TEST_CASE("what one rank refuses, all refuse, and the run goes on", "[api][c][ra
 }
 
 TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api][c][ranks]") {
-  std::vector<Outcome> same(2), other(2), again(2);
+  std::vector<Outcome> same(2), other(2), other_top(2), again(2);
   std::vector<std::vector<int32_t>> tokens(2);
   const std::string config =
       R"({"model": {"family": "llama", "layers": 2, "d_model": 20, "heads": 2,
       "ffn": 28, "seq_len": 8, "vocab": 37}, "parallel": {"tensor": 2}})";
-  const auto generate = [](mr_run* run, int32_t prompt, std::vector<int32_t>* drawn) {
+  const auto generate = [](mr_run* run, int32_t prompt, int64_t top, std::vector<int32_t>* drawn) {
     mr_request request = Sized<mr_request>();
     request.prompt = &prompt;
     request.prompt_tokens = 1;
     request.max_tokens = 7;
     request.temperature = 1;
+    request.top_logprobs = top;
     const mr_request* const pointer = &request;
     mr_answers* answers = nullptr;
     const Outcome outcome = Take(mr_generate(run, &pointer, 1, &answers));
     mr_answer answer = Sized<mr_answer>();
     if (outcome.code == MR_OK) mr_status_free(mr_answers_get(answers, 0, &answer));
-    if (drawn != nullptr) drawn->assign(answer.tokens, answer.tokens + answer.count);
+    if (drawn != nullptr) {
+      drawn->assign(answer.tokens, answer.tokens + answer.count);
+      drawn->insert(drawn->end(), answer.top_tokens, answer.top_tokens + answer.count * answer.top);
+    }
     mr_answers_free(answers);
     return outcome;
   };
@@ -112,9 +116,10 @@ TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api
       2, config,
       [&](const Linked& run, int rank) {
         mr_status_free(mr_init(run));
-        same[rank] = generate(run, 5, &tokens[rank]);
-        other[rank] = generate(run, 5 + rank, nullptr);
-        again[rank] = generate(run, 5, nullptr);
+        same[rank] = generate(run, 5, 2, &tokens[rank]);
+        other[rank] = generate(run, 5 + rank, 2, nullptr);
+        other_top[rank] = generate(run, 5, rank, nullptr);
+        again[rank] = generate(run, 5, 0, nullptr);
       },
       {}, [](mr_run_options& options) { options.use_inference = 1; });
   for (int rank = 0; rank < 2; ++rank) {
@@ -122,9 +127,10 @@ TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api
     REQUIRE(same[rank].code == MR_OK);
     REQUIRE(other[rank].code == MR_INVALID_ARGUMENT);
     REQUIRE_THAT(other[rank].message, Contains("ranks 0 and 1 have other requests"));
+    REQUIRE_THAT(other_top[rank].message, Contains("ranks 0 and 1 have other requests"));
     REQUIRE(again[rank].code == MR_OK);
   }
-  REQUIRE(tokens[0].size() == 7);
+  REQUIRE(tokens[0].size() == 7 * 3);
   REQUIRE(tokens[1] == tokens[0]);
 }
 

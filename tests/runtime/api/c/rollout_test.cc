@@ -99,6 +99,70 @@ TEST_CASE("answers carry the log-probabilities that a step finds", "[api][c]") {
   REQUIRE(LossOf(run, rollout.batch()) == Approx(-rollout.sum / (kRows * kAnswer)).epsilon(1e-6));
 }
 
+TEST_CASE("the likeliest tokens stand in each token's place with what scores find", "[api][c]") {
+  const std::string config = TinyConfig();
+  const Linked run(WithInference(config));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  const std::vector<int32_t> prompt = {5};
+  const auto answer_of = [&](int64_t top, float temperature) {
+    mr_request request = RequestOf(prompt, kAnswer, temperature);
+    request.top_logprobs = top;
+    return Generate(run, {request, RequestOf(prompt, 2, temperature)})[0];
+  };
+  const auto at = [](const auto& of, int64_t t, int64_t k, int64_t top) {
+    return of[static_cast<size_t>(t * top + k)];
+  };
+  for (const float temperature : {0.0f, 0.8f}) {
+    const Answer plain = answer_of(0, temperature), four = answer_of(4, temperature),
+                 all = answer_of(kVocab, temperature);
+    REQUIRE((plain.top == 0 && plain.top_tokens.empty() && four.top == 4 && all.top == kVocab));
+    for (const Answer* other : {&four, &all}) {  // who asks changes nothing
+      REQUIRE(other->tokens == plain.tokens);
+      REQUIRE(other->logprobs == plain.logprobs);
+    }
+    for (int64_t t = 0; t < kAnswer; ++t) {
+      const int32_t chosen = all.tokens[static_cast<size_t>(t)];
+      const float logprob = all.logprobs[static_cast<size_t>(t)];
+      double sum = 0;
+      int64_t found = 0;
+      for (int64_t k = 0; k < kVocab; ++k) {
+        const int32_t token = at(all.top_tokens, t, k, kVocab);
+        const float of_token = at(all.top_logprobs, t, k, kVocab);
+        sum += std::exp(of_token);
+        if (token == chosen) REQUIRE((++found == 1 && of_token == logprob));
+        if (k > 0) {
+          const float before = at(all.top_logprobs, t, k - 1, kVocab);
+          REQUIRE(before >= of_token);
+        }
+        if (k >= 4) continue;
+        REQUIRE(at(four.top_tokens, t, k, 4) == token);
+        REQUIRE(at(four.top_logprobs, t, k, 4) == of_token);
+      }
+      REQUIRE(found == 1);
+      REQUIRE(sum == Approx(1).epsilon(1e-5));
+      if (temperature == 0) REQUIRE(at(four.top_tokens, t, 0, 4) == chosen);
+      if (temperature == 0) REQUIRE(at(four.top_logprobs, t, 0, 4) == logprob);
+      // In the place of the token, the training forward gives each its bits.
+      std::vector<int32_t> rows;
+      for (int64_t k = 0; k < kMicro; ++k) {
+        rows.push_back(prompt[0]);
+        rows.insert(rows.end(), all.tokens.begin(), all.tokens.begin() + t);
+        rows.push_back(at(four.top_tokens, t, k, 4));
+        rows.resize(static_cast<size_t>((k + 1) * kRowTokens), 0);
+      }
+      std::vector<double> scores(static_cast<size_t>(kMicro * (kRowTokens - 1)));
+      const mr_batch batch = BatchOf(rows);
+      REQUIRE_CODE(mr_score(run, &batch, scores.data(), std::ssize(scores)), MR_OK);
+      for (int64_t k = 0; k < kMicro; ++k)
+        REQUIRE(static_cast<float>(at(scores, k, t, kRowTokens - 1)) ==
+                at(four.top_logprobs, t, k, 4));
+    }
+  }
+  const Answer before = answer_of(4, 0);
+  REQUIRE(run.Step(0).first.code == MR_OK);
+  REQUIRE(answer_of(4, 0).top_logprobs != before.top_logprobs);  // of other weights
+}
+
 TEST_CASE("requests are batched, in order, and end where they are asked to", "[api][c]") {
   const std::string config = TinyConfig();
   const Linked run(WithInference(config));
@@ -156,6 +220,13 @@ TEST_CASE("requests that cannot be are refused by name", "[api][c]") {
   refused(run, request, "requests[1]: ");
   request.samples = 1025;
   refused(run, request, "requests[1].samples is 1025; at most 1024 ");
+  request.samples = 1;
+  for (const int64_t top : {int64_t{-1}, kVocab + 1, int64_t{1} << 32}) {
+    request.top_logprobs = top;
+    refused(run, request,
+            "requests[1].top_logprobs is " + std::to_string(top) + "; allowed is 0 to 37");
+  }
+  request.top_logprobs = 0;
   request.samples = 1024;
   REQUIRE(Generate(run, {request}).size() == 1024);
   mr_answers* answers = nullptr;

@@ -18,6 +18,8 @@ using Catch::Matchers::Contains;
 struct Heard {
   mr_event event;
   std::string text;
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
 };
 
 // A stream whose callback keeps each event and then does `then`, if anything.
@@ -37,9 +39,12 @@ struct Stream {
   }
   static mr_status* OnEvent(void* user, mr_event* event) {
     Stream& self = *static_cast<Stream*>(user);
-    self.heard.push_back({*event, event->text == nullptr
-                                      ? "none"
-                                      : std::string(event->text, event->text + event->text_bytes)});
+    self.heard.push_back({*event,
+                          event->text == nullptr
+                              ? "none"
+                              : std::string(event->text, event->text + event->text_bytes),
+                          {event->top_tokens, event->top_tokens + event->top},
+                          {event->top_logprobs, event->top_logprobs + event->top}});
     return self.then ? self.then(event) : nullptr;
   }
 
@@ -75,6 +80,7 @@ TEST_CASE("a stream has the tokens of the answers, each as it comes", "[api][c]"
   REQUIRE_CODE(mr_init(run), MR_OK);
   const Prompts prompts;
   std::vector<mr_request> requests = prompts.Requests();
+  requests[0].top_logprobs = 3;  // beside one without
   const std::vector<Answer> whole = Generate(run, requests);
   requests[1].stop_tokens = &whole[2].tokens[1];
   requests[1].stop_count = 1;
@@ -95,9 +101,17 @@ TEST_CASE("a stream has the tokens of the answers, each as it comes", "[api][c]"
       REQUIRE(event.finish == (i + 1 == of.size() ? answer.finish : MR_FINISH_NOT_YET));
       REQUIRE(event.weight_version == run.Info().weight_version);
       REQUIRE(of[i].text == "none");
+      REQUIRE(event.top == answer.top);
+      REQUIRE((event.top_tokens == nullptr) == (answer.top == 0));
+      const auto at = static_cast<int64_t>(i) * answer.top;
+      REQUIRE(std::equal(of[i].top_tokens.begin(), of[i].top_tokens.end(),
+                         answer.top_tokens.begin() + at));
+      REQUIRE(std::equal(of[i].top_logprobs.begin(), of[i].top_logprobs.end(),
+                         answer.top_logprobs.begin() + at));
     }
   }
   REQUIRE(answers[2].finish == MR_FINISH_STOP);
+  REQUIRE((answers[1].top == 3 && answers[2].top == 0));
   REQUIRE(tokens == stream.heard.size());
   // The first sample's tokens do not wait for the second one's.
   REQUIRE(stream.heard[1].event.sample + stream.heard[0].event.sample == 1);
