@@ -20,7 +20,7 @@ ON_CUDA = json.dumps({'execution': {'backend': 'cuda'}}).encode()
 TINY = {'model': {'family': 'gpt2', 'layers': 1, 'd_model': 12, 'heads': 2, 'seq_len': 4, 'vocab': 11}, 'train': {'micro_batch': 3}}
 # About no run: the library that the program is linked with answers.
 OWN = {'mr_version', 'mr_version_number', 'mr_config_schema'}
-OWN_KINDS = ('mr_status_', 'mr_tokenizer_')
+OWN_KINDS = ('mr_status_', 'mr_tokenizer_', 'mr_rows_')
 
 Log = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 OnEvent = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p)

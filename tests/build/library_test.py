@@ -43,7 +43,7 @@ def write_abi(path, folder, text):
         f.write(text)
     source = os.path.join(folder, 'declared.c')
     with open(source, 'w', encoding='utf-8') as f:
-        f.write('#include "millrace.h"\n#include "millrace_dlpack.h"\n')
+        f.write('#include "millrace.h"\n#include "millrace_arrow.h"\n#include "millrace_dlpack.h"\n')
         for result, name, parameters in prototypes(text):
             f.write('%s %s(%s) { %s }\n' % (result, name, parameters, '' if result.strip() == 'void' else 'return 0;'))
     library = os.path.join(folder, 'libmillrace.so')
@@ -139,7 +139,8 @@ class Library(unittest.TestCase):
         self.assertEqual(said, '1\n')
 
     def test_the_headers_are_c11_and_cpp(self):
-        both = '#include <millrace.h>\n#include <millrace_dlpack.h>\n#include <millrace.h>\nint main(void) { return mr_version() == 0; }\n'
+        headers = ''.join('#include <%s>\n' % name for name in ('millrace.h', 'millrace_arrow.h', 'millrace_dlpack.h'))
+        both = headers + headers + 'int main(void) { return mr_version() == 0; }\n'
         for compiler, standard, name in (('gcc', 'c11', 'c.c'), ('gcc', 'c99', 'd.c'), ('g++', 'c++11', 'c.cc'), ('g++', 'c++20', 'd.cc')):
             run(self.compiled(name, both, compiler, '-std=' + standard))
         only = '#include <millrace.h>\nstruct DLManagedTensorVersioned* none;\nint main(void) { return none != 0; }\n'
@@ -165,6 +166,11 @@ class Library(unittest.TestCase):
         self.assertLess(float(first), 4.6)  # ln 100 before the first step
         self.assertEqual(behind, '20')
         self.assertTrue(os.path.isdir(self.at('runs/linked/checkpoints/step_00000020')))
+
+    def test_a_c_program_reads_answers_and_trains_on_arrows_rows(self):
+        with open('tests/build/consumer.c', encoding='utf-8') as f:
+            said = run(self.compiled('consumer.c', f.read(), 'gcc', '-std=c11'))
+        self.assertRegex(said, r'^7 tokens, loss [0-9.]+\n$')
 
     def example(self, name):
         copy = self.at('example_' + name)

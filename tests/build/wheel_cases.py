@@ -3,13 +3,14 @@ import sys
 import unittest
 
 import millrace
+from wheel_arrow import Arrow
 from wheel_calls import Calls
 from wheel_case import CONFIG, rows
 from wheel_inference import Inference
 from wheel_ranks import Ranks
 from wheel_tensors import Tensors
 
-__all__ = ['Calls', 'Inference', 'Ranks', 'Tensors']
+__all__ = ['Arrow', 'Calls', 'Inference', 'Ranks', 'Tensors']
 
 
 def main():

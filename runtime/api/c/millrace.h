@@ -10,9 +10,9 @@
  *           end of what an older program gave. A shorter struct than the library's stands for zeros
  *           behind its end; a longer one, of a newer header, is refused. Zero is every field's
  *           default. Strings are UTF-8 and end with a zero byte.
- * Handles   Of runs, answers and tokenizers: one that was destroyed or freed, or never was one, is
- *           refused for as long as the process lives (MR_INVALID_ARGUMENT); NULL, too. What returns
- *           no status does nothing then. A mr_status is memory, and freed once.
+ * Handles   Of runs, answers, tokenizers and rows: one that was destroyed or freed, or never was
+ *           one, is refused for as long as the process lives (MR_INVALID_ARGUMENT); NULL, too. What
+ *           returns no status does nothing then. A mr_status is memory, and freed once.
  * Threads   Any thread may call, and runs are independent. One run serves one call at a time:
  *           another one meanwhile gets MR_BUSY. Callbacks come on the thread of the call, but
  *           on_stall.
@@ -44,6 +44,7 @@ extern "C" {
 typedef struct mr_run mr_run;
 typedef struct mr_status mr_status;
 struct DLManagedTensorVersioned; /* DLPack 1.x; millrace_dlpack.h declares it */
+struct ArrowArrayStream;         /* Arrow's; millrace_arrow.h declares it */
 
 /* Of a status. Up to 5 and from 70 on they are the exit codes of the program `millrace`. */
 enum {
@@ -177,6 +178,24 @@ typedef struct mr_batch {
   const float* old_logprobs;
   const float* reference_logprobs;
 } mr_batch;
+
+/* Rows of batches out of a stream of Arrow's, as pyarrow, polars and duckdb give it. They belong to
+ * no run. Any thread; a call at a time. */
+typedef struct mr_rows mr_rows;
+
+/* Column "tokens" has lists (list, large_list or fixed_size_list) of integers, row_tokens each:
+ * seq_len + 1, at least 2. Columns "weights", "advantages", "old_logprobs" and
+ * "reference_logprobs", those that there are, have lists of float or double, which is rounded, one
+ * less each. Other columns are not looked at. On success the stream is the library's: it is moved,
+ * and its release is NULL. Else it is still the caller's. MR_DATA: columns of other types, or the
+ * stream fails. */
+MR_API mr_status* mr_rows_open(struct ArrowArrayStream* stream, int64_t row_tokens, mr_rows** out);
+/* The next `sequences` rows, at least 1, of however many record batches; fewer where the stream
+ * ends, and then 0. The batch's arrays live until the next call for these rows; where the stream
+ * has no such column, NULL. MR_DATA: a null, a list of another length or a token beyond 32 bits,
+ * named by column and row, or the stream fails; each later call says it again. */
+MR_API mr_status* mr_rows_next(mr_rows* rows, int64_t sequences, mr_batch* batch);
+MR_API void mr_rows_free(mr_rows* rows); /* NULL: nothing */
 
 typedef struct mr_step_result {
   size_t size;

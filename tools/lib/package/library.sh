@@ -16,7 +16,7 @@ soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]$/\1/p')
 [[ $soname == libmillrace.so.${version%.*} ]] || Die 70 "library: its SONAME is $soname, and the header's version $version"
 
 mkdir -p "$prefix"/{include,lib/pkgconfig,lib/cmake/millrace,share/millrace,share/doc/millrace,share/licenses/millrace}
-install -m 644 runtime/api/c/millrace.h runtime/api/c/millrace_dlpack.h "$prefix/include"
+install -m 644 runtime/api/c/millrace.h runtime/api/c/millrace_arrow.h runtime/api/c/millrace_dlpack.h "$prefix/include"
 install -m 644 "$library" "$prefix/lib/libmillrace.so.$version"
 strip --strip-unneeded "$prefix/lib/libmillrace.so.$version"
 ln -sf "libmillrace.so.$version" "$prefix/lib/$soname"

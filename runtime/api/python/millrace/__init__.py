@@ -13,6 +13,7 @@ signal handled. Environment variables are OpenBLAS's, read when the library is l
 and seven more), and with CUDA those of NCCL, of which three are set to 0: NCCL_NVLS_ENABLE, and unless they
 are there NCCL_GRAPH_REGISTER and NCCL_RAS_ENABLE.
 """
+from ._arrow import Rows
 from ._errors import (BorrowedError, BusyError, CallbackError, CheckpointError, ConfigError, DataError, DeviceError, DoesNotFitError, Error,
                       InternalError, InvalidArgument, NonFiniteError, PeerLostError, ReleasedError, RunFailed, StorageError, StallError, Unsupported)
 from ._generate import Answer, Request
@@ -24,8 +25,8 @@ from ._tensor import Tensor
 from ._tokenizer import Tokenizer
 
 __all__ = [
-    'Answer', 'BorrowedError', 'BusyError', 'CallbackError', 'CheckpointError', 'ConfigError', 'DataError', 'DeviceError', 'DoesNotFitError', 'Error',
-    'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'Memory', 'NonFiniteError', 'PeerLostError', 'PolicyFigures',
-    'ReleasedError', 'Request', 'Run', 'RunFailed', 'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor', 'Tokenizer', 'Unsupported',
-    '__version__', 'config_schema'
+    'Answer', 'BorrowedError', 'BusyError', 'CallbackError', 'CheckpointError', 'ConfigError', 'DataError', 'DeviceError', 'DoesNotFitError',
+    'Error', 'Evaluation', 'Event', 'EventStream', 'Info', 'InternalError', 'InvalidArgument', 'Memory', 'NonFiniteError', 'PeerLostError',
+    'PolicyFigures', 'ReleasedError', 'Request', 'Rows', 'Run', 'RunFailed', 'Scores', 'StallError', 'StepResult', 'StorageError', 'Tensor',
+    'Tokenizer', 'Unsupported', '__version__', 'config_schema'
 ]

@@ -1,0 +1,65 @@
+"""Batches out of Arrow's streams."""
+import ctypes
+from typing import Any, Dict, Iterator, Optional
+
+from . import _native as native
+from ._errors import InvalidArgument
+from ._native import LIBRARY, check
+
+_VALUES = ('weights', 'advantages', 'old_logprobs', 'reference_logprobs')
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
+
+
+class Rows:
+    """Rows of whatever has __arrow_c_stream__: a table, dataset or reader of pyarrow, a frame of polars, a relation of duckdb.
+
+        for batch in millrace.Rows(table, seq_len + 1).batches(run.info.step_sequences):
+            run.step(**batch)
+
+    Column `tokens` has lists of `row_tokens` integers; `weights`, `advantages`, `old_logprobs` and `reference_logprobs`, those that there are,
+    lists of one number less. Other columns are not looked at. DataError: columns of other types, and later nulls and lists of other lengths.
+    The source is read as rows are asked for. A context manager; close() ends it."""
+
+    def __init__(self, source: Any, row_tokens: int) -> None:
+        self._handle: Optional[int] = None
+        if not hasattr(source, '__arrow_c_stream__'):
+            raise InvalidArgument('%s has no __arrow_c_stream__, which is how Arrow\'s tables are read' % type(source).__name__, 64)
+        capsule, handle = source.__arrow_c_stream__(), ctypes.c_void_p()
+        check(LIBRARY.mr_rows_open(_pointer_of(capsule, b'arrow_array_stream'), row_tokens, ctypes.byref(handle)))
+        self._handle, self._row_tokens = handle.value, row_tokens
+
+    def next(self, sequences: int) -> Optional[Dict[str, memoryview]]:
+        """Arguments of Run.step: `tokens`, [rows, row_tokens] of int32, and a float32 [rows, row_tokens - 1] for each of the other columns that there
+        are. Fewer rows where the source ends, then None."""
+        batch = native.Batch()
+        check(LIBRARY.mr_rows_next(self._handle, sequences, ctypes.byref(batch)))
+        if batch.sequences == 0:
+            return None
+        found = {'tokens': native.copied(batch.tokens, 'i', [batch.sequences, self._row_tokens])}
+        for name in _VALUES:
+            if getattr(batch, name):
+                found[name] = native.copied(getattr(batch, name), 'f', [batch.sequences, self._row_tokens - 1])
+        return found
+
+    def batches(self, sequences: int, *, drop_last: bool = False) -> Iterator[Dict[str, memoryview]]:
+        """All that is left, `sequences` rows at a time; the last batch may have fewer, unless those are dropped."""
+        while True:
+            batch = self.next(sequences)
+            if batch is None or (drop_last and batch['tokens'].shape[0] < sequences):
+                return
+            yield batch
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            LIBRARY.mr_rows_free(handle)
+
+    def __enter__(self) -> 'Rows':
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if LIBRARY is not None:  # at the interpreter's end modules are gone
+            self.close()
