@@ -1,5 +1,6 @@
 """libmillrace.so as those meet it who link it: an install tree, compilers, CMake and Python outside Bazel, an environment with nothing in it."""
 import glob
+import gzip
 import os
 import re
 import shutil
@@ -212,6 +213,38 @@ class Library(unittest.TestCase):
         self.assertEqual(len({line.split()[2] for line in said.splitlines()}), 1)
         run(python, '-B', os.path.abspath('tests/build/wheel_cases.py'), cwd=self.folder, env={'WHEEL_DATA': os.getcwd()})
 
+    def require_manual(self, folder):
+        """Of each function: the one page, without a warning, with every word of the header's comments."""
+        names = ['millrace', *(name for _, name, _ in prototypes())]
+        self.assertEqual(sorted(os.listdir(folder + '/man3')), sorted(name + '.3.gz' for name in names))
+        self.assertEqual({os.path.realpath(folder + '/man3/%s.3.gz' % name) for name in names}, {os.path.realpath(folder) + '/man3/millrace.3.gz'})
+        with gzip.open(folder + '/man3/mr_step.3.gz') as f:
+            source = f.read()
+
+        def words(text):
+            return ' '.join(word for word in text.split() if word not in ('*', '/*', '*/'))  # which begin lines of comments
+
+        def shown(source):
+            done = subprocess.run(['groff', '-man', '-ww', '-Tascii', '-P-cbou'], input=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env={'PATH': '/usr/bin:/bin'}, timeout=60, check=True)
+            self.assertEqual(done.stderr, b'')
+            return words(done.stdout.decode())
+
+        page, comments = shown(source), re.findall(r'/\*(.*?)\*/', re.sub(r'^#.*', '', header_text(), flags=re.M), re.S)
+        self.assertGreater(len(comments), 100)
+        for comment in comments:
+            self.assertIn(words(comment), page)
+        for prototype in prototypes():
+            self.assertIn(words('{}{}({});'.format(*prototype)), page)
+        self.assertRegex(page, r'^MILLRACE\(3\) Library Functions MILLRACE\(3\) NAME millrace - training runs behind a C interface SYNOPSIS')
+        # What the header says otherwise, the page does, too: troff's own characters come through.
+        other = self.at('other.h')
+        with open(other, 'w', encoding='utf-8') as f:
+            f.write(header_text().replace('/* One training step: ', "/* .One \\training 'step': ", 1))
+        run(sys.executable, '-B', 'tools/lib/package/manual.py', 'library', other, '0.1.0', self.at('man'))
+        with open(self.at('man/man3/millrace.3'), 'rb') as f:
+            self.assertIn(".One \\training 'step': forward", shown(f.read()))
+
     def test_debian_packages_bring_what_links_and_what_runs(self):
         run('tools/lib/package/debs.sh', self.at('debs'), '0.1.0', '--library', self.tree)
         self.assertEqual(sorted(os.listdir(self.at('debs'))), ['libmillrace-dev_0.1.0_amd64.deb', 'libmillrace0.1_0.1.0_amd64.deb'])
@@ -221,6 +254,7 @@ class Library(unittest.TestCase):
         self.assertIn('Depends: libmillrace0.1 (= 0.1.0)\n', control)
         control = run('dpkg-deb', '-f', self.at('debs/libmillrace0.1_0.1.0_amd64.deb'))
         self.assertRegex(control, r'Depends: libc6 \(>= 2\.\d+\), libgcc-s1\n')
+        self.require_manual(self.at('root/usr/share/man'))
         # Apart, as they are when nobody links: the runtime's files alone serve a program that is there.
         usr = self.at('root/usr')
         flags = run('pkg-config', '--cflags', '--libs', 'millrace', env={'PKG_CONFIG_PATH': usr + '/lib/pkgconfig'}).split()

@@ -64,6 +64,27 @@ Clean "$folder/root/usr/bin/millrace" config validate configs/quickstart.json ||
 Clean dpkg-deb -f "$folder/debs/millrace_0.1.0_amd64.deb" Depends
 ExpectText out 'libc6 \(>= 2\.[0-9]+\).*openmpi-bin'
 
+# Its manual page has each verb with each of its options, and how it ends.
+gzip -dc "$folder/root/usr/share/man/man1/millrace.1.gz" >"$folder/millrace.1" || Fail "the manual page"
+Clean groff -man -ww -Tascii -P-cbou "$folder/millrace.1" || Fail "groff"
+[[ ! -s $folder/err ]] || Fail "groff warns about the manual page"
+cp "$folder/out" "$folder/page"
+Clean bin/millrace --help
+verbs=$(sed -n '/^Subcommands:/,/^$/s/^  \([a-z][a-z]*\) .*/\1/p' "$folder/out")
+(($(wc -w <<<"$verbs") > 10)) || Fail "so few verbs: $verbs"
+options=0
+for verb in $verbs; do
+  sed -n "/^   $verb\$/,/^   [a-z]/p" "$folder/page" >"$folder/of_verb"
+  grep -q "^       millrace $verb " "$folder/of_verb" || Fail "the manual page has no verb $verb"
+  Clean bin/millrace "$verb" --help
+  for option in $(grep -oE '^  --[a-z0-9-]+' "$folder/out"); do
+    options=$((options + 1))
+    grep -qE -e "^       $option( |\$)" "$folder/of_verb" || Fail "the manual page of $verb has no $option"
+  done
+done
+((options > 50)) || Fail "so few options: $options"
+grep -qE '^       75 +preempted' "$folder/page" || Fail "the manual page has no exit codes"
+
 if (($# >= 2)); then
   grep -qx 'required libnccl.so.2' libexec/cuda_libraries || Fail "the package does not say that it needs NCCL"
   if [[ ! -e /dev/nvidiactl && ! -e /proc/driver/nvidia/version ]]; then

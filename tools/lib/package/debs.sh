@@ -2,8 +2,8 @@
 # debs.sh OUT VERSION [--library TREE] [--program FOLDER]: Debian packages in OUT, of an install tree (library.sh) and of a package's folder
 # (assemble.sh), as version VERSION:
 #   libmillraceX.Y   the library; several series live beside each other, as their SONAMEs do
-#   libmillrace-dev  headers, pkg-config and CMake files, schema
-#   millrace         the program, in /usr/lib/millrace
+#   libmillrace-dev  headers, pkg-config and CMake files, schema, manual page
+#   millrace         the program, in /usr/lib/millrace, and its manual page
 # Needs dpkg-deb, and no root.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -50,6 +50,19 @@ EOT
   dpkg-deb -Zgzip --root-owner-group --build "$root" "$out/${name}_${version}_amd64.deb" >/dev/null
 }
 
+# Manual FROM NAME: pages of a MANPATH's folder become the package's, compressed as Debian has them.
+Manual() {
+  local root link
+  root=$(Root "$2")/usr/share/man
+  mkdir -p "$root"
+  cp -a "$1"/man? "$root"
+  find "$root" -type f -exec gzip -9n {} +
+  find "$root" -type l | while read -r link; do
+    ln -s "$(readlink "$link").gz" "$link.gz"
+    rm "$link"
+  done
+}
+
 # The oldest glibc that the library's symbol versions ask for.
 Glibc() { readelf -V --wide "$1" | grep -o 'Name: GLIBC_[0-9.]*' | sed 's/.*_//' | sort -uV | tail -n1; }
 
@@ -71,6 +84,7 @@ if [[ -n $tree ]]; then
   cp -a "$tree/lib/libmillrace.so" "$tree/lib/pkgconfig" "$tree/lib/cmake" "$root/usr/lib"
   cp -a "$tree/share/millrace" "$root/usr/share"
   cp -a "$tree/share/doc/millrace" "$root/usr/share/doc/libmillrace-dev"
+  Manual "$tree/share/man" libmillrace-dev
   Build libmillrace-dev libdevel "$runtime (= $version)" "training runtime for transformers, to link with"
 fi
 
@@ -80,6 +94,8 @@ if [[ -n $program ]]; then
   cp -a "$program" "$root/usr/lib/millrace"
   ln -s ../lib/millrace/bin/millrace "$root/usr/bin/millrace"
   cat "$program"/share/licenses/* >"$root/usr/share/doc/millrace/copyright"
+  python3 -B "$here/manual.py" program "$program/bin/millrace" "$version" "$here/../../README.md" "$scratch/man"
+  Manual "$scratch/man" millrace
   Build millrace science "libc6 (>= $(sed -n 's/^oldest glibc: //p' "$program/VERSION")), libstdc++6 (>= 12), libgcc-s1, libopenmpi3 | libopenmpi3t64, openmpi-bin" \
     "training runtime for transformers"
 fi

@@ -1,6 +1,6 @@
 #!/bin/bash
 # library.sh PREFIX LIBRARY [CUDA_LIBRARY]: makes an install tree for programs that link Millrace, from the built libmillrace.so: headers, library,
-# libmillrace_cuda.so beside it where there is one, pkg-config and CMake files, schema, licences, and the wheel in PREFIX/wheel. The working directory is the repository's root. The tree can lie
+# libmillrace_cuda.so beside it where there is one, pkg-config and CMake files, schema, manual page, licences, and the wheel in PREFIX/wheel. The working directory is the repository's root. The tree can lie
 # anywhere: all its files find each other by where they are.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -32,6 +32,7 @@ Fill() { sed "s/@VERSION@/$version/g; s/@SERIES@/${version%.*}/g" "$here/library
 Fill millrace.pc.in lib/pkgconfig/millrace.pc
 Fill millrace-config.cmake.in lib/cmake/millrace/millrace-config.cmake
 Fill millrace-config-version.cmake.in lib/cmake/millrace/millrace-config-version.cmake
+python3 -B "$here/manual.py" library "$header" "$version" "$prefix/share/man"
 install -m 644 runtime/api/c/README.md "$prefix/share/doc/millrace/README.md"
 
 python3 -B "$here/wheel.py" "$prefix/lib/$soname" "$version" "$prefix/wheel" ${cuda_library:+"$prefix/lib/libmillrace_cuda.so"}
