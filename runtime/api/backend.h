@@ -55,6 +55,9 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
 
 // A GPU's number among those that this process sees; 0 of a host.
 int OrdinalOf(const Device& device);
+// A GPU's id as `nvidia-smi -L` writes it, "GPU-5d3e9a1c-...", whichever of the GPUs this process
+// sees; "" of a host.
+std::string UuidOf(const Device& device);
 // Blocks until all that any part of this process has given a GPU to do is done, whatever stream it
 // is on; a host has nothing to wait for.
 void WaitForAllOf(const Device& device);

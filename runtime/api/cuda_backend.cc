@@ -17,6 +17,7 @@
 #include "runtime/api/peer_decision.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/cuda/gpu_uuid.h"
 #include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
@@ -24,15 +25,13 @@
 namespace millrace {
 namespace {
 
-// Of those that this process sees, as nvidia-smi writes them but without dashes. Makes no context.
+// Of those that this process sees. Makes no context.
 std::vector<std::string> GpuIds() {
   std::vector<std::string> ids(static_cast<size_t>(VisibleGpus()));
   for (size_t gpu = 0; gpu < ids.size(); ++gpu) {
     cudaDeviceProp properties;
     MR_CUDA(cudaGetDeviceProperties(&properties, static_cast<int>(gpu)));
-    ids[gpu] = "GPU-";
-    for (const char byte : properties.uuid.bytes)
-      ids[gpu] += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    ids[gpu] = GpuUuid(properties);
   }
   return ids;
 }

@@ -8,6 +8,7 @@
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/cuda/cuda_shared_memory.h"
 #include "runtime/base/cuda/driver_function.h"
+#include "runtime/base/cuda/gpu_uuid.h"
 #include "runtime/base/cuda/gpu_wait.h"
 
 namespace millrace {
@@ -36,6 +37,11 @@ const Driver& TheDriver() noexcept {
 int OrdinalOf(const Device& device) {
   const auto* const cuda = dynamic_cast<const CudaDevice*>(&device);
   return cuda == nullptr ? 0 : cuda->ordinal();
+}
+
+std::string UuidOf(const Device& device) {
+  const auto* const cuda = dynamic_cast<const CudaDevice*>(&device);
+  return cuda == nullptr ? "" : GpuUuid(cuda->properties());
 }
 
 void WaitForAllOf(const Device& device) {

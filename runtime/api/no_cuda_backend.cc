@@ -18,6 +18,7 @@ RankDevice MakeCudaRankDevice(CommFactory&, Log&, const Config&, const Mesh&, st
 }
 
 int OrdinalOf(const Device&) { return 0; }
+std::string UuidOf(const Device&) { return ""; }
 void WaitForAllOf(const Device&) {}
 std::unique_ptr<SharedMemory> MemoryToShare(const Device&, int64_t bytes,
                                             const std::string& label) {
