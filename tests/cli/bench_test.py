@@ -7,6 +7,10 @@ import unittest
 from harness import BAD_CONFIG, IO_FAILED, OK, CliTest, millrace, program
 
 
+# Of the CPU. What GPUs tell: tests/runtime/api/step_power_test.cc.
+NO_POWER = {'not_measured': {'sm_mhz': 'on the CPU', 'watts': 'on the CPU'}}
+
+
 class Bench(CliTest):
 
     def test_bench_says_nothing_of_data_that_it_does_not_read(self):
@@ -25,6 +29,7 @@ class Bench(CliTest):
             self.assertEqual(row['step_ms'], sorted(row['step_ms_samples'])[2])
             self.assertLessEqual(row['step_ms_p10'], row['step_ms'])
             self.assertAlmostEqual(row['tokens_per_s'] * row['step_ms'] / 1e3, row['batch'])
+            self.assertEqual(row['power'], NO_POWER)
         self.assertEqual((bench['prompt_tokens'], bench['world'], bench['steps']), (16, 2, 5))
         self.expect_line(self.expect(program(*words), OK).out, r'^decode of [13]: [0-9.]+ ms \(p10 .*, p90 .*\), [0-9.]+ tokens/s; a prompt [0-9.]+ ms$', count=2)
         outcome = self.expect(program(*words, '--ops'), BAD_CONFIG)
@@ -59,6 +64,7 @@ class Bench(CliTest):
             self.assertEqual(line['model_flops_per_token_causal'], 6 * matrices + 6 * 2 * 32 * 32)
             self.assertEqual(line['model_flops_per_token_full'], 6 * matrices + 12 * 2 * 32 * 32)
             self.assertIn('peak', line['mfu_basis'])
+            self.assertEqual(line['power'], NO_POWER)
             self.assertGreater(line['peak_bytes'], 1 << 20)
             # Some of the step, and not all of it: steps of their own, which no other figure counts.
             self.assertEqual(line['host_us_per_step'], sorted(line['host_us_samples'])[4])
@@ -84,6 +90,7 @@ class Bench(CliTest):
         self.assertEqual(plain['gathered_bytes_per_step'], bench['gathered_bytes_per_step'])
         text = self.expect(millrace('bench', config, '--steps', '3', '--warmup', '1', '--ops'), OK).out
         self.expect_line(text, '^matmul ')
+        self.assertNotIn('joules', text)
         refused = self.expect(millrace('bench', config, '--steps', '3', '--ops', '--set', 'execution.checked=true'), 2)
         self.assertIn('execution.checked', refused.err)
 

@@ -6,9 +6,12 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "runtime/api/backend.h"
+#include "runtime/api/step_power.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
@@ -40,6 +43,7 @@ constexpr int64_t kOpSteps = 5;
 // What a rank has measured; what was not asked for is empty.
 struct Measured {
   std::vector<double> step_ms, host_us;
+  StepPower power;  // while step_ms was measured
   StepCounters counters;
   std::vector<OpRow> ops;
   int64_t graph_nodes = 0, mark_nodes = 0;
@@ -87,10 +91,16 @@ Measured Measure(Session& session, const RankContext& context, const BenchArgume
                  CallTimer* timer) {
   const int64_t plain_steps = PlainSteps(arguments);
   Measured m;
+  PowerMeter meter(UuidOf(session.device()));
   RunSteps(session, 0, arguments.warmup);
+  meter.Begin();
   m.step_ms = RunSteps(session, arguments.warmup, arguments.steps).step_ms;
+  const std::optional<GpuPower> power = meter.End();
   m.host_us = HostMicroseconds(session, timer, arguments.warmup + arguments.steps, kIssueSteps);
   m.counters = session.engine().counters();
+  m.power =
+      GatherPower(power, static_cast<double>(session.batcher().valid_tokens() * arguments.steps),
+                  session.engine().comms().world());
   if (arguments.ops || arguments.floor)
     m.ops = TimeOps(session, context.machine, kOpSteps,
                     [&](int step) { RunSteps(session, plain_steps + step, 1); });
@@ -146,6 +156,7 @@ nlohmann::ordered_json Line(const Measured& m, Session& session, const Machine& 
       {"mfu_full", rate * basis.flops_per_token_full / basis.peak_flops_per_rank},
       {"peak_flops_per_rank", basis.peak_flops_per_rank},
       {"mfu_basis", basis.text},
+      {"power", PowerJson(m.power)},
       {"peak_bytes", m.peak_bytes},
       {"arena_bytes", session.engine().arena_bytes()},
       {"memory_at_start_bytes", session.memory_marks().start},
@@ -187,6 +198,7 @@ void SayText(const Measured& m, const Session& session) {
                    TokensPerSecond(session, median), session.world(), Quantile(m.host_us, 0.5),
                    m.graph_nodes)
             << std::endl;
+  if (const std::string power = PowerText(m.power); !power.empty()) std::cout << power << std::endl;
   if (m.skipped > 0)
     std::cout << fmt::format("{} steps were skipped, not finite or without room for all rows",
                              m.skipped)

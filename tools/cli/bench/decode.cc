@@ -7,10 +7,12 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "runtime/api/backend.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
+#include "runtime/exec/engine.h"
 #include "runtime/run/generate/engine_token_model.h"
 #include "runtime/run/generate/inference_plans.h"
 #include "tools/cli/command.h"
@@ -110,7 +112,8 @@ double TokensPerSecond(const DecodeRate& rate, double step_ms) {
 }  // namespace
 
 std::vector<DecodeRate> TimeDecode(TokenModel& model, const std::vector<int64_t>& batches,
-                                   int64_t prompt, int64_t warmup, int64_t steps) {
+                                   int64_t prompt, int64_t warmup, int64_t steps,
+                                   PowerMeter& meter) {
   std::vector<DecodeRate> rates;
   for (const int64_t size : batches) {
     Batch batch(model, size, prompt, warmup + steps + 1);
@@ -118,15 +121,19 @@ std::vector<DecodeRate> TimeDecode(TokenModel& model, const std::vector<int64_t>
     DecodeRate& rate = rates.emplace_back();
     rate.batch = size;
     rate.prefill_ms = batch.prefill_ms();
+    meter.Begin();
     for (int64_t i = 0; i < steps; ++i)
       rate.step_ms.push_back(Batch::Milliseconds([&] { batch.Step(); }));
+    rate.own_power = meter.End();
   }
   return rates;
 }
 
-nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates) {
+nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates,
+                                  const std::vector<StepPower>& power) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const DecodeRate& rate : rates)
+  for (size_t i = 0; i < rates.size(); ++i) {
+    const DecodeRate& rate = rates[i];
     rows.push_back({{"batch", rate.batch},
                     {"tokens_per_s", TokensPerSecond(rate, Median(rate.step_ms))},
                     {"step_ms", Median(rate.step_ms)},
@@ -134,19 +141,24 @@ nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates) {
                     {"step_ms_p90", Quantile(rate.step_ms, 0.9)},
                     {"step_ms_samples", rate.step_ms},
                     {"prefill_ms", Median(rate.prefill_ms)},
-                    {"prefill_ms_samples", rate.prefill_ms}});
+                    {"prefill_ms_samples", rate.prefill_ms},
+                    {"power", PowerJson(power[i])}});
+  }
   return rows;
 }
 
-std::string DecodeText(const std::vector<DecodeRate>& rates) {
+std::string DecodeText(const std::vector<DecodeRate>& rates, const std::vector<StepPower>& power) {
   std::string text;
-  for (const DecodeRate& rate : rates)
+  for (size_t i = 0; i < rates.size(); ++i) {
+    const DecodeRate& rate = rates[i];
     fmt::format_to(std::back_inserter(text),
                    "decode of {}: {:.3f} ms (p10 {:.3f}, p90 {:.3f}), {:.1f} tokens/s; a prompt "
                    "{:.3f} ms\n",
                    rate.batch, Median(rate.step_ms), Quantile(rate.step_ms, 0.1),
                    Quantile(rate.step_ms, 0.9), TokensPerSecond(rate, Median(rate.step_ms)),
                    Median(rate.prefill_ms));
+    if (const std::string line = PowerText(power[i]); !line.empty()) text += line + '\n';
+  }
   return text;
 }
 
@@ -162,11 +174,18 @@ int BenchDecode(const BenchArguments& arguments, const ConfigArguments& config) 
     session.InitWeights();
     EngineTokenModel model(session.engine(), context.config.config);
     model.Enter();
+    PowerMeter meter(UuidOf(session.device()));
     const std::vector<DecodeRate> rates = TimeDecode(
-        model, arguments.decode, arguments.prompt_tokens, arguments.warmup, arguments.steps);
+        model, arguments.decode, arguments.prompt_tokens, arguments.warmup, arguments.steps, meter);
+    std::vector<StepPower> power;
+    for (const DecodeRate& rate : rates) {
+      const int64_t tokens = rate.batch * arguments.steps * session.run().layout.mesh.data_ranks();
+      power.push_back(GatherPower(rate.own_power, static_cast<double>(tokens),
+                                  session.engine().comms().world()));
+    }
     if (!context.leader()) return 0;
-    if (!arguments.json) return std::cout << DecodeText(rates) << std::flush, 0;
-    std::cout << DumpJson(nlohmann::ordered_json{{"decode", DecodeJson(rates)},
+    if (!arguments.json) return std::cout << DecodeText(rates, power) << std::flush, 0;
+    std::cout << DumpJson(nlohmann::ordered_json{{"decode", DecodeJson(rates, power)},
                                                  {"prompt_tokens", arguments.prompt_tokens},
                                                  {"device", session.device().name()},
                                                  {"world", session.world()},

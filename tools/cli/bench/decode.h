@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "runtime/api/step_power.h"
 #include "runtime/infer/token_model.h"
 #include "tools/cli/verbs.h"
 
@@ -15,7 +17,8 @@ namespace millrace {
 struct DecodeRate {
   int64_t batch = 0;
   std::vector<double> step_ms;
-  std::vector<double> prefill_ms;  // of a prompt each
+  std::vector<double> prefill_ms;     // of a prompt each
+  std::optional<GpuPower> own_power;  // of this rank, over the timed steps
 };
 
 // For each of `batches`, at most limits().slots, prompts of `prompt` tokens one after the other,
@@ -23,10 +26,14 @@ struct DecodeRate {
 // compute together make the call together. Error(kConfig): a batch, or so many tokens, that the
 // model has no room for.
 std::vector<DecodeRate> TimeDecode(TokenModel& model, const std::vector<int64_t>& batches,
-                                   int64_t prompt, int64_t warmup, int64_t steps);
+                                   int64_t prompt, int64_t warmup, int64_t steps,
+                                   PowerMeter& meter);
 
-nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates);
-std::string DecodeText(const std::vector<DecodeRate>& rates);  // a line each
+// `power`: of the rates, one by one.
+nlohmann::ordered_json DecodeJson(const std::vector<DecodeRate>& rates,
+                                  const std::vector<StepPower>& power);
+// A line each, and one of its power.
+std::string DecodeText(const std::vector<DecodeRate>& rates, const std::vector<StepPower>& power);
 
 // bench --decode, with fresh weights: what a token costs does not depend on which it is.
 int BenchDecode(const BenchArguments& arguments, const ConfigArguments& config);
