@@ -4,7 +4,8 @@
 #include <xxhash.h>
 
 #include <nlohmann/json.hpp>
-#include <vector>
+#include <optional>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
@@ -42,6 +43,30 @@ DType DTypeOf(const Json& json) {
   return *dtype;
 }
 
+// What was not measured is left out.
+Json ToJson(const MeasuredAlgorithm& measured) {
+  Json json{{"description", measured.description}, {"us", measured.microseconds}};
+  if (measured.hot_microseconds) json["hot_us"] = *measured.hot_microseconds;
+  if (measured.sm_mhz) json["sm_mhz"] = *measured.sm_mhz;
+  if (measured.millijoules)
+    json["mj"] = *measured.millijoules, json["mj_off"] = measured.millijoules_off;
+  return json;
+}
+
+std::optional<double> NumberIn(const Json& json, const char* key) {
+  if (!json.contains(key)) return std::nullopt;
+  return json.at(key).get<double>();
+}
+
+MeasuredAlgorithm MeasuredOf(const Json& json) {
+  return {.description = json.at("description").get<std::string>(),
+          .microseconds = json.at("us").get<double>(),
+          .hot_microseconds = NumberIn(json, "hot_us"),
+          .sm_mhz = NumberIn(json, "sm_mhz"),
+          .millijoules = NumberIn(json, "mj"),
+          .millijoules_off = json.value("mj_off", 0.0)};
+}
+
 Json ToJson(const MatmulKey& key, const TunedMatmul& tuned) {
   Json entry{{"mnk", {key.m, key.n, key.k}},
              {"operands", Name(key.operands)},
@@ -56,6 +81,9 @@ Json ToJson(const MatmulKey& key, const TunedMatmul& tuned) {
              {"default_us", tuned.default_microseconds}};
   if (key.gelu_grad) entry["gelu_grad"] = true;
   if (key.b_operands) entry["b_operands"] = Name(*key.b_operands);
+  for (const MeasuredAlgorithm& measured : tuned.measured)
+    entry["measured"].push_back(ToJson(measured));
+  if (!tuned.no_joules.empty()) entry["no_joules"] = tuned.no_joules;
   return entry;
 }
 
@@ -74,7 +102,10 @@ std::pair<MatmulKey, TunedMatmul> EntryOf(const Json& json) {
   TunedMatmul tuned{.algorithm = json.at("algorithm").get<std::string>(),
                     .description = json.at("description").get<std::string>(),
                     .microseconds = json.at("us").get<double>(),
-                    .default_microseconds = json.at("default_us").get<double>()};
+                    .default_microseconds = json.at("default_us").get<double>(),
+                    .no_joules = json.value("no_joules", "")};
+  if (json.contains("measured"))
+    for (const Json& measured : json.at("measured")) tuned.measured.push_back(MeasuredOf(measured));
   return {key, tuned};
 }
 

@@ -291,8 +291,8 @@ std::vector<Key> ExecutionKeys() {
           "alone are tuned; collectives and attention are not. false: the library's first "
           "suggestions."),
       KEY(execution.tuning_file, any,
-          "Algorithms to use, and where newly measured ones go; runs that share it have the same "
-          "bits. null: `tuning.json` in `run.dir`."),
+          "Algorithms to use, and where newly measured ones go, with what each that was compared "
+          "took; runs that share it have the same bits. null: `tuning.json` in `run.dir`."),
       KEY(execution.tune_again, any,
           "Measure everything again, also where a run goes on: it gets other bits. The old file "
           "stays as `<file>.old`. For one call."),

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "kernels/cuda/elementwise/activation.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
@@ -12,7 +15,9 @@
 #include "kernels/ops/cuda_float8.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/gpu_uuid.h"
 #include "runtime/base/error.h"
+#include "runtime/base/nvml.h"
 
 namespace millrace {
 namespace {
@@ -104,22 +109,48 @@ struct Candidate {
   std::vector<double> microseconds = {};
   int64_t calls = 1;  // per timing
   std::unique_ptr<Graph> graph = {};
+  std::optional<HotResult> hot = {};
 
+  // In short turns.
   double median() {
     std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
                      microseconds.end());
     return microseconds[microseconds.size() / 2];
   }
+  // What decides: all that are compared had hot turns, or none.
+  double us() { return hot ? hot->microseconds : median(); }
+
+  std::string Description() const {
+    return Describe(algorithm.algo) + (gelu_grad ? ", a kernel behind it" : "");
+  }
 };
+
+double Rounded(double value) { return std::round(value * 100) / 100; }
+
+MeasuredAlgorithm MeasuredOf(Candidate& candidate) {
+  MeasuredAlgorithm measured{.description = candidate.Description(),
+                             .microseconds = Rounded(candidate.median())};
+  if (!candidate.hot) return measured;
+  measured.hot_microseconds = Rounded(candidate.hot->microseconds);
+  measured.sm_mhz = candidate.hot->sm_mhz;
+  if (!candidate.hot->millijoules) return measured;
+  measured.millijoules = Rounded(*candidate.hot->millijoules);
+  measured.millijoules_off = Rounded(*candidate.hot->millijoules * candidate.hot->off);
+  return measured;
+}
 
 class Tuner {
  public:
-  Tuner(CudaDevice& device, const TuneOptions& options)
+  // `hot`: the keys that get hot turns.
+  Tuner(CudaDevice& device, const TuneOptions& options, std::set<MatmulKey> hot)
       : device_(device),
         options_(options),
+        hot_(std::move(hot)),
         plans_(device.Attached<MatmulPlans>()),
         stream_(device.MakeStream(StreamRole::kCompute)),
-        scratch_(device.Allocate(kMatmulWorkspaceBytes, "workspace for tuning")) {}
+        scratch_(device.Allocate(kMatmulWorkspaceBytes, "workspace for tuning")),
+        counters_(GpuUuid(device.properties())),
+        hot_turns_(options.hot, counters_, device, *stream_) {}
 
   TunedMatmul Measure(const MatmulKey& key) {
     MatmulProblem problem(key);
@@ -138,6 +169,7 @@ class Tuner {
     MR_REQUIRE(ErrorCode::kDevice, FirstLook(product, operands, in_turn),
                "cuBLASLt no longer runs what was measured of {}", ToString(product_key));
     TunedMatmul fused;
+    fused.no_joules = "no algorithm of the library to compare with";
     fused.microseconds = std::numeric_limits<double>::infinity();  // what the library has none for
     try {
       MatmulProblem problem(key);
@@ -148,12 +180,14 @@ class Tuner {
       if (in_turn.microseconds.empty())
         throw;  // not for want of an algorithm: in the midst of timing
     }
-    fused.default_microseconds = Rounded(in_turn.median());
+    fused.default_microseconds = Rounded(in_turn.us());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
     return {.algorithm = "",
             .description = "product and kernel in turn",
             .microseconds = fused.default_microseconds,
-            .default_microseconds = fused.default_microseconds};
+            .default_microseconds = fused.default_microseconds,
+            .measured = std::move(fused.measured),
+            .no_joules = std::move(fused.no_joules)};
   }
 
  private:
@@ -182,15 +216,43 @@ class Tuner {
     for (int round = 0; round < std::max(options_.rounds, 1); ++round)
       for (Candidate* entrant : entrants) entrant->microseconds.push_back(Time(*entrant));
 
-    const double of_default = candidates.front().median();
+    std::string no_joules = "a small part of all products: no hot turns";
+    std::vector<Candidate*> compared = entrants;
+    if (hot_.contains(key)) no_joules = TakeHotTurns(candidates.front(), beside, compared);
+
+    const double of_default = candidates.front().us();
     Candidate* best = &candidates.front();
-    for (Candidate& candidate : candidates)
-      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise)))
-        best = &candidate;
-    return {.algorithm = HexOf(best->algorithm.algo),
-            .description = Describe(best->algorithm.algo),
-            .microseconds = Rounded(best->median()),
-            .default_microseconds = Rounded(of_default)};
+    for (Candidate* candidate : compared)
+      if (candidate != beside && candidate->us() < std::min(best->us(), of_default * (1 - kNoise)))
+        best = candidate;
+    TunedMatmul tuned{.algorithm = HexOf(best->algorithm.algo),
+                      .description = best->Description(),
+                      .microseconds = Rounded(best->us()),
+                      .default_microseconds = Rounded(of_default),
+                      .no_joules = std::move(no_joules)};
+    for (Candidate* entrant : entrants) tuned.measured.push_back(MeasuredOf(*entrant));
+    return tuned;
+  }
+
+  // Of the default, of what is beside, and of those in `compared` that are nearly as fast as the
+  // fastest: these are left in it. Why there are no joules; "": there are.
+  std::string TakeHotTurns(Candidate& of_default, Candidate* beside,
+                           std::vector<Candidate*>& compared) {
+    double fastest = std::numeric_limits<double>::infinity();
+    for (Candidate* candidate : compared) fastest = std::min(fastest, candidate->median());
+    std::erase_if(compared, [&](Candidate* candidate) {
+      return candidate != &of_default && candidate != beside &&
+             candidate->median() > fastest * (1 + kHotMargin);
+    });
+    std::vector<HotCandidate> hot;
+    for (Candidate* candidate : compared) hot.emplace_back(*candidate->graph, candidate->calls);
+    hot_turns_.Take(hot);
+    std::string no_joules;
+    for (size_t i = 0; i < compared.size(); ++i) {
+      compared[i]->hot = hot[i].Result();
+      if (no_joules.empty()) no_joules = compared[i]->hot->no_joules;
+    }
+    return no_joules;
   }
 
   // One timing of the candidate, whose graph is then as long as later timings are to be. False: the
@@ -212,8 +274,6 @@ class Tuner {
     Record(problem, operands, candidate, calls(options_.round_ms, candidate.microseconds.front()));
     return true;
   }
-
-  static double Rounded(double microseconds) { return std::round(microseconds * 100) / 100; }
 
   void Issue(MatmulProblem& problem, const Operands& operands, const Candidate& candidate) {
     const TensorView workspace{scratch_->data(), DenseLayout(DType::kU8, {kMatmulWorkspaceBytes})};
@@ -257,9 +317,12 @@ class Tuner {
 
   CudaDevice& device_;
   const TuneOptions& options_;
+  const std::set<MatmulKey> hot_;
   MatmulPlans& plans_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<DeviceBuffer> scratch_;
+  NvmlGpu counters_;
+  HotTurns hot_turns_;
   TimedEvent begin_, end_;
   int64_t calls_ = 0;
 };
@@ -274,7 +337,7 @@ TuningTable Tune(CudaDevice& device, const std::vector<MatmulOp<Shape>>& ops,
       if (key) keys.insert(*key);
   TuningTable table{
       .device = device.name(), .library_version = MatmulPlans::LibraryVersion(), .matmuls = {}};
-  Tuner tuner(device, options);
+  Tuner tuner(device, options, LargestProducts(ops, options.hot_products, options.hot_share));
   for (const MatmulKey& key : keys) {
     MatmulKey product = key;
     product.gelu_grad = false;

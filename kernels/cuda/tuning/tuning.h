@@ -6,6 +6,10 @@
 //          does. The candidates that survive a first look are timed in turns, so that clocks that
 //          drift meet all of them; medians decide. Another algorithm than the default must beat it
 //          by more than kNoise, so that repeated tuning rarely changes its mind.
+// Hot      Of the largest products, those that are then within kHotMargin of the fastest, and the
+//          default, take longer turns at the clocks that the GPU keeps (hot_turns.h), and these
+//          decide. Joules are counted there, and decide nothing. Four candidates of a product take
+//          a second or two.
 // Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some
 //          multiples of the L2 cache; freed on return.
 // Blocks   The host until everything is measured. Not during capture.
@@ -15,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/tuning/hot_turns.h"
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/shape.h"
 #include "kernels/ops/tuning.h"
@@ -23,12 +28,17 @@
 namespace millrace {
 
 inline constexpr double kNoise = 0.01;
+inline constexpr double kHotMargin = 0.1;
 
 struct TuneOptions {
   int suggestions = 24;  // candidates per product, as the library ranks them
   int finalists = 4;     // of them, after a first look; the default is always one
   int rounds = 9;        // in which each finalist is timed once
   double round_ms = 2;   // of one timing
+  // Products with hot turns, and the share of all FLOPs that each has at least. 0: none.
+  int hot_products = 4;
+  double hot_share = 0.05;
+  HotTurnOptions hot;
   // Told of every product when it is measured, for progress output.
   std::function<void(const MatmulKey&, const TunedMatmul&)> on_measured;
 };

@@ -7,10 +7,12 @@
 #include <cstring>
 #include <numbers>
 #include <random>
+#include <set>
 
 #include "kernels/cuda/elementwise/activation.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
+#include "kernels/cuda/tuning/hot_turns.h"
 #include "kernels/cuda/tuning/tuning.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
@@ -324,6 +326,8 @@ TEST_CASE("a tuned product is right, keeps its bits and its update, and survives
   options.rounds = 3;
   options.round_ms = 0.3;
   const TuningTable table = Tune(gpu.device, shapes, options);
+  const std::set<MatmulKey> hot = LargestProducts(shapes, options.hot_products, options.hot_share);
+  CHECK(!hot.empty());
   CHECK(table.matmuls.size() == kProducts.size() - 1);  // one of them goes by tiles
   const TuningTable read = TuningTable::FromText(table.ToText(), "test");
   CHECK(read == table);
@@ -331,6 +335,25 @@ TEST_CASE("a tuned product is right, keeps its bits and its update, and survives
     INFO(ToString(key) << ": " << tuned.description);
     CHECK(tuned.microseconds > 0);
     CHECK(tuned.microseconds <= tuned.default_microseconds);
+    REQUIRE(!tuned.measured.empty());
+    const MeasuredAlgorithm& of_default = tuned.measured.front();
+    CHECK(of_default.hot_microseconds.has_value() == hot.contains(key));
+    CHECK(tuned.default_microseconds ==
+          of_default.hot_microseconds.value_or(of_default.microseconds));
+    CHECK(of_default.millijoules.has_value() == tuned.no_joules.empty());
+    if (!hot.contains(key)) continue;
+    WARN(ToString(key) << ": " << tuned.no_joules);
+    for (const MeasuredAlgorithm& one : tuned.measured) {
+      WARN(one.description << ": " << one.microseconds << " us, hot "
+                           << one.hot_microseconds.value_or(-1) << " us at "
+                           << one.sm_mhz.value_or(-1) << " MHz, " << one.millijoules.value_or(-1)
+                           << " mJ +-" << one.millijoules_off);
+      // Between nothing and what no board can draw.
+      if (!one.millijoules) continue;
+      CHECK(*one.millijoules > 0);
+      CHECK(*one.millijoules < 2 * *one.hot_microseconds);  // 2 kW
+      CHECK(one.millijoules_off < 0.2 * *one.millijoules);
+    }
   }
   gpu.device.Attached<MatmulPlans>().Install(read);
   for (const MatmulOp<Shape>& shape : shapes) {

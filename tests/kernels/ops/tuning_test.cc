@@ -274,6 +274,38 @@ TEST_CASE("a tuning table survives its text") {
   CHECK(TuningTable::FromText(TuningTable{}.ToText(), "test") == TuningTable{});
 }
 
+TEST_CASE("what was measured of each algorithm is kept, and decides nothing") {
+  const TuningTable older = Example();
+  CHECK(older.ToText().find("measured") == std::string::npos);
+  CHECK(older.ToText().find("joules") == std::string::npos);
+  TuningTable table = older;
+  TunedMatmul& tuned = table.matmuls.begin()->second;
+  tuned.measured = {{.description = "id 66, tile 23",
+                     .microseconds = 12.5,
+                     .hot_microseconds = 14.25,
+                     .sm_mhz = 1410.0,
+                     .millijoules = 9.75,
+                     .millijoules_off = 0.125},
+                    {.description = "id 67, tile 20", .microseconds = 13, .hot_microseconds = 15},
+                    {.description = "id 68, tile 8", .microseconds = 20}};
+  tuned.no_joules = "nvmlInit_v2: Driver Not Loaded";
+  const std::string text = table.ToText();
+  CHECK(TuningTable::FromText(text, "test") == table);
+  CHECK_THAT(text, Catch::Contains(R"("measured":[{"description":"id 66, tile 23","us":12.5,)"
+                                   R"("hot_us":14.25,"sm_mhz":1410.0,"mj":9.75,"mj_off":0.125},)"
+                                   R"({"description":"id 67, tile 20","us":13.0,"hot_us":15.0},)"
+                                   R"({"description":"id 68, tile 8","us":20.0}])"));
+  CHECK(table.Hash() == older.Hash());
+  for (auto [part, wrong] :
+       {std::pair{"\"mj\":9.75", "\"mj\":\"9\""}, std::pair{"\"hot_us\":15.0", "\"hot_us\":[]"},
+        std::pair{"\"us\":20.0", "\"u\":20.0"}}) {
+    std::string broken = text;
+    broken.replace(broken.find(part), std::string(part).size(), wrong);
+    CHECK_THROWS_WITH(TuningTable::FromText(broken, "test"),
+                      Catch::Contains("test is no tuning table: "));
+  }
+}
+
 TEST_CASE("a table's hash is of what decides results, not of times") {
   TuningTable table = Example();
   const std::string hash = table.Hash();

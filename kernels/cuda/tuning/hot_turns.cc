@@ -1,0 +1,144 @@
+#include "kernels/cuda/tuning/hot_turns.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include "runtime/base/energy_ticks.h"
+#include "runtime/base/error.h"
+#include "runtime/base/quantile.h"
+
+namespace millrace {
+namespace {
+
+// Graphs in the device's queue while the host reads the counters, which may take milliseconds.
+constexpr int64_t kAhead = 4;
+// A counter that has not told a turn's energy by then tells nothing.
+constexpr double kLongestTurn = 1;
+constexpr int64_t kGraphsPerClock = 8;  // the clock is read that often
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::set<MatmulKey> LargestProducts(const std::vector<MatmulOp<Shape>>& ops, int most,
+                                    double least) {
+  std::map<MatmulKey, double> flops;
+  double all = 0;
+  for (const MatmulOp<Shape>& op : ops)
+    if (const std::optional<MatmulKey> key = KeyOf(op)) {
+      const double own = 2.0 * static_cast<double>(key->m) * static_cast<double>(key->n) *
+                         static_cast<double>(key->k);
+      flops[*key] += own, all += own;
+    }
+  std::vector<std::pair<double, MatmulKey>> by_flops;
+  for (const auto& [key, own] : flops)
+    if (own >= least * all) by_flops.emplace_back(own, key);
+  std::sort(by_flops.begin(), by_flops.end(), std::greater<>());
+  by_flops.resize(std::min(by_flops.size(), static_cast<size_t>(std::max(most, 0))));
+  std::set<MatmulKey> largest;
+  for (const auto& [own, key] : by_flops) largest.insert(key);
+  for (const MatmulOp<Shape>& op : ops) {
+    const std::optional<MatmulKey> key = KeyOf(op), fused = FusedKeyOf(op);
+    if (key && fused && largest.contains(*key)) largest.insert(*fused);
+  }
+  return largest;
+}
+
+HotResult HotCandidate::Result() const {
+  HotResult result;
+  result.microseconds = timed_us_ / static_cast<double>(timed_products_);
+  if (!mhz_.empty()) result.sm_mhz = Median(mhz_);
+  result.no_joules = trouble_;
+  if (!trouble_.empty()) return result;
+  result.millijoules = joules_ / seconds_ * result.microseconds / 1e3;
+  result.off = seconds_off_ / seconds_;
+  return result;
+}
+
+HotTurns::HotTurns(const HotTurnOptions& options, const NvmlGpu& gpu, Device& device,
+                   Stream& stream)
+    : options_(options),
+      gpu_(gpu),
+      device_(device),
+      stream_(stream),
+      begin_(device.MakeTimedEvent()),
+      end_(device.MakeTimedEvent()),
+      trouble_(gpu.trouble()) {
+  MR_CHECK(options.turn_seconds > 0, "a turn of {} s", options.turn_seconds);
+  for (int64_t i = 0; i < kAhead; ++i) done_.push_back(device.MakeEvent());
+}
+
+void HotTurns::Take(std::vector<HotCandidate>& candidates) {
+  if (candidates.empty()) return;
+  const double warm = Now() + options_.warm_seconds;
+  BackToBack(*candidates.front().graph_, [&](int64_t) { return Now() < warm; });
+  for (int turn = 0; turn < std::max(options_.turns, 1); ++turn)
+    for (size_t i = 0; i < candidates.size(); ++i)
+      Turn(candidates[turn % 2 == 0 ? i : candidates.size() - 1 - i]);
+}
+
+void HotTurns::Turn(HotCandidate& candidate) {
+  EnergyTicks ticks;
+  std::optional<int64_t> first;  // graph that is timed
+  const double start = Now();
+  double timed_from = start;
+  const int64_t graphs = BackToBack(*candidate.graph_, [&](int64_t launched) {
+    if (trouble_.empty()) {
+      const NvmlReading energy = gpu_.Millijoules();
+      trouble_ = energy.trouble;
+      if (trouble_.empty()) ticks.Add(Now(), energy.value);
+      if (ticks.went_back()) trouble_ = "the energy counter went back";
+    }
+    const double now = Now();
+    if (trouble_.empty() && now - start > kLongestTurn)
+      trouble_ =
+          fmt::format("the energy counter moved {} times in {:.1f} s", ticks.ticks(), now - start);
+    if (!first) {
+      if (trouble_.empty() && ticks.ticks() == 0) return true;
+      stream_.Record(*begin_);
+      first = launched, timed_from = now;
+      return true;
+    }
+    if (launched % kGraphsPerClock == 0)
+      if (const NvmlReading clock = gpu_.SmMhz(); clock.trouble.empty())
+        candidate.mhz_.push_back(static_cast<double>(clock.value));
+    return trouble_.empty() ? ticks.seconds() < options_.turn_seconds
+                            : now - timed_from < options_.turn_seconds;
+  });
+  stream_.Record(*end_);
+  device_.SyncEvent(*end_);
+  candidate.timed_us_ += 1e3 * device_.MillisecondsBetween(*begin_, *end_);
+  candidate.timed_products_ += (graphs - *first) * candidate.products_;
+  candidate.joules_ += ticks.joules();
+  candidate.seconds_ += ticks.seconds();
+  candidate.seconds_off_ += ticks.seconds_off();
+  if (candidate.trouble_.empty()) candidate.trouble_ = trouble_;
+}
+
+// Launches the graph again and again, kAhead of them in the queue; after each that is done asks
+// more(graphs launched) whether another is to come. How many were launched.
+template <class F>
+int64_t HotTurns::BackToBack(Graph& graph, F&& more) {
+  int64_t launched = 0;
+  const auto event = [&](int64_t of) -> Event& { return *done_[static_cast<size_t>(of % kAhead)]; };
+  const auto launch = [&] {
+    graph.Launch(stream_);
+    stream_.Record(event(launched));
+    ++launched;
+  };
+  while (launched < kAhead) launch();
+  for (;;) {
+    device_.SyncEvent(event(launched));  // of the oldest in the queue
+    if (!more(launched)) return launched;
+    launch();
+  }
+}
+
+}  // namespace millrace
