@@ -8,6 +8,7 @@
 #include "models/blocks/mlp.h"
 #include "models/blocks/moe.h"
 #include "models/transformer.h"
+#include "runtime/plan/layout/further_weights.h"
 #include "runtime/plan/nodes/add.h"
 #include "runtime/plan/nodes/attention/documents.h"
 #include "runtime/plan/nodes/attention/rope.h"
@@ -103,9 +104,9 @@ void Stack::AddLossInputs() {
 // a window counts (Batcher::valid_tokens), so of each sequence's T that the sums are divided by,
 // depth k has T - k: the rest has no target. Of these the last k - 1 have no token either; what
 // stands for it (EmbedOp) is seen by no position that has a target.
-// Where targets have weights, a token has one, whichever depth predicts it, and the divisor is
-// still (T - k) / T of what the next token's loss is divided by: here of the sum of all weights. So
-// the factor does not depend on the data, and it is exact where weights are equal.
+// Where targets have weights, depth k's are a source of their own (RolledWeights), which the engine
+// scales so that their sum over the step is the count of depth k's targets. So the factor here does
+// not depend on the data, and each depth's loss is a mean by the weights of its own targets.
 void Stack::AddMtp() {
   const MtpShape& mtp = options_.mtp;
   for (int64_t k = 1; k <= mtp.depth; ++k) {
@@ -132,12 +133,8 @@ void Stack::AddMtp() {
                             .targets = unit + ".targets",
                             .held_out = false});
     if (!options_.loss.weights) continue;
-    spec_.losses.back().weights = unit + ".weights";
-    spec_.inputs.push_back({.name = unit + ".weights",
-                            .dtype = DType::kF32,
-                            .source = "weights",
-                            .shift = k,
-                            .filled = k});
+    const std::string weights = spec_.losses.back().weights = FurtherWeightsName(k);
+    spec_.inputs.push_back({.name = weights, .dtype = DType::kF32, .source = weights});
   }
 }
 

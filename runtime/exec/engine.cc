@@ -305,11 +305,7 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   if (on_scalars_) on_scalars_(scalars);
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
-  // Where no target counts, all weights are 0, and so are the losses, whatever the scale.
-  const auto scale = totals.weights == 0
-                         ? 1.0f
-                         : static_cast<float>(static_cast<double>(totals.targets) / totals.weights);
-  EnqueueInputs(given, scalars.token_parity, scale, slot.inputs->data());
+  EnqueueInputs(given, scalars.token_parity, totals, slot.inputs->data());
   device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
 
   validity_.HostWrites(scalars_);
@@ -325,8 +321,28 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   counters_.AddBetween(before, Issued(index));
 }
 
+namespace {
+
+// Makes the sum of a source's weights over the step the count of the targets that there are.
+float WeightScale(const std::string& source, const LossTotals& totals) {
+  int64_t targets = totals.targets;
+  double weights = totals.weights;
+  if (source != "weights") {
+    const auto of = std::ranges::find(totals.others, source, &LossTotals::OfSource::source);
+    MR_CHECK(of != totals.others.end(), "the sum of the weights '{}' is not given", source);
+    targets = of->targets;
+    weights = of->weights;
+    MR_CHECK(std::isfinite(weights) && weights >= 0, "weights of a step's targets, '{}': {}",
+             source, weights);
+  }
+  // Where no target counts, all weights are 0, and so is the loss, whatever the scale.
+  return weights == 0 ? 1.0f : static_cast<float>(static_cast<double>(targets) / weights);
+}
+
+}  // namespace
+
 void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
-                           float scale, std::byte* pinned) {
+                           const LossTotals& totals, std::byte* pinned) {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (given[i].empty()) continue;
     const StateTensor& state = plans_.states.tensor(inputs_[i]);
@@ -334,7 +350,7 @@ void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given,
     MR_CHECK_EQ(static_cast<int64_t>(given[i].size()), half.bytes(),
                 "bytes of the input {} of one step", state.name);
     if (state.weighs)
-      CopyScaled(given[i], scale, pinned);
+      CopyScaled(given[i], WeightScale(state.name, totals), pinned);
     else
       std::memcpy(pinned, given[i].data(), given[i].size());
     context_.device->EnqueueFromHost(half.data, pinned, half.bytes(), stream(StreamId::kCompute));

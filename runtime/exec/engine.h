@@ -198,9 +198,9 @@ class Engine {
   // nothing of what the plan does not read and is not given. Error(kInternal) unless the others
   // are given, fit, and no others are.
   std::vector<std::span<const std::byte>> BytesOfInputs(size_t plan, const HostInputs& inputs);
-  // Of one step, by way of `pinned`; those that weigh targets, times `scale`.
+  // Of one step, by way of `pinned`; those that weigh targets, scaled to the count of these.
   void EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
-                     float scale, std::byte* pinned);
+                     const LossTotals& totals, std::byte* pinned);
   StepCounters Issued(size_t plan) const;  // by all runs so far: a step counts the difference
 
   // Host ends of a step in flight. Each is used again once its step was collected.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -45,8 +46,16 @@ struct LossTotals {
   LossTotals(int64_t targets) : targets(targets), weights(static_cast<double>(targets)) {}
   LossTotals(int64_t targets, double weights) : targets(targets), weights(weights) {}
 
+  // Of another source of weights than "weights".
+  struct OfSource {
+    std::string source;
+    int64_t targets = 0;  // those that there are
+    double weights = 0;   // as below
+  };
+
   int64_t targets;  // their count: of losses without weights (auxiliary ones, of experts)
   double weights;   // the sum of the weights given, of targets >= 0: of losses with them; may be 0
+  std::vector<OfSource> others = {};  // of each such source that the run has
 };
 
 }  // namespace millrace

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Makes {mtp_tiny,mtp_deep_tiny}/golden.json: losses and every gradient of a Qwen3 with blocks, one or three, that
-predict one token further each.
+"""Makes {mtp_tiny,mtp_deep_tiny,mtp_weighted_tiny}/golden.json: losses and every gradient of a Qwen3 with blocks, one or
+three, that predict one token further each.
 
 transformers has no training path of such a block, so this is written by hand, in float64, after DeepSeek-V3 (arXiv
 2412.19437, section 2.2) and Megatron-LM's options: the trunk's *normalised* output goes on, and then that of each depth;
 ids and targets are rolled left by one more at each, a vacated id being 0, and each added loss is a mean over the targets
-that are left (of T of a sequence, T - k at depth k). Their sum is divided by the depth.
+that are left (of T of a sequence, T - k at depth k). Their sum is divided by the depth. mtp_weighted_tiny has a weight for
+each token as a target, whichever depth predicts it: each loss is the weighted sum over that of the weights of its own
+targets, as Megatron-LM rolls the mask and counts it anew at each depth.
 
     python3 -m venv venv && venv/bin/pip install torch==2.11.0
     venv/bin/python tests/golden/make_mtp.py
 
-Parameters and tokens follow from formulas that tests/models/mtp_golden_test.cc has as well, so none are stored. Names
+Parameters, tokens and weights follow from formulas that tests/models/mtp_golden_test.cc and
+tests/system/step/policy_loss_test.cc have as well, so none are stored. Names
 and layouts are the trainer's: [out, in], q | k | v and gate | up fused by rows.
 """
 import json
@@ -56,8 +59,13 @@ def parameters(depth):
     return params
 
 
-def tokens():
-    return torch.tensor([[(7 * i + i * i % 11 + 5 * b) % VOCAB for i in range(T + 1)] for b in range(B)])
+def tokens(sequences):
+    return torch.tensor([[(7 * i + i * i % 11 + 5 * b) % VOCAB for i in range(T + 1)] for b in range(sequences)])
+
+
+def token_weights(sequences):
+    """Of the targets of the next token, [B, T]: 0, 0.5, 1 and 1.5."""
+    return torch.tensor([[0.5 * ((3 * b + 2 * t + b * t) % 4) for t in range(T)] for b in range(sequences)], dtype=torch.float64)
 
 
 def norm(x, weight):
@@ -82,28 +90,34 @@ def block(x, w, p):
     return x + (F.silu(gate) * up) @ w[p + "mlp.down.weight"].T
 
 
-def losses(w, window, depth):
-    """Means over the targets that there are: of the next token, and of each one after it."""
+def losses(w, window, depth, weights):
+    """Means, by their weights, over the targets that there are: of the next token, and of each one after it."""
+    def mean(logits, k):
+        of = logits[:, : T - k].flatten(0, 1), window[:, k + 1 :].flatten()
+        if weights is None:
+            return F.cross_entropy(*of)
+        weight = weights[:, k:].flatten()
+        return (F.cross_entropy(*of, reduction="none") * weight).sum() / weight.sum()
+
     head = w["lm_head.weight"].T
     x = w["embed.weight"][window[:, :-1]]
     for i in range(LAYERS):
         x = block(x, w, f"h.{i}.")
     x = norm(x, w["norm_f.weight"])
-    means = [F.cross_entropy((x @ head).flatten(0, 1), window[:, 1:].flatten())]
+    means = [mean(x @ head, 0)]
     for k in range(1, depth + 1):
         p = f"mtp.{k}."
         ids = F.pad(window[:, k:], (0, k - 1))
         both = torch.cat((norm(w["embed.weight"][ids], w[p + "norm_e.weight"]), norm(x, w[p + "norm_h.weight"])), -1)
         y = both @ torch.cat((w[p + "e_proj.weight"], w[p + "h_proj.weight"]), -1).T
         x = norm(block(y, w, p), w[p + "norm_out.weight"])
-        # The last k positions have no token k + 1 on.
-        means.append(F.cross_entropy((x @ head)[:, :-k].flatten(0, 1), window[:, k + 1 :].flatten()))
+        means.append(mean(x @ head, k))  # the last k positions have no token k + 1 on
     return means
 
 
-def make(name, depth):
+def make(name, depth, sequences=B, weights=None):
     w = parameters(depth)
-    next_token, *further = losses(w, tokens(), depth)
+    next_token, *further = losses(w, tokens(sequences), depth, weights)
     added = sum(further) / depth
     (next_token + SCALE * added).backward()
     golden = dict(loss=next_token.item(), mtp=added.item(), loss_scale=SCALE,
@@ -118,6 +132,7 @@ def main():
     torch.set_num_threads(1)
     make("mtp_tiny", 1)
     make("mtp_deep_tiny", 3)
+    make("mtp_weighted_tiny", 3, 4, token_weights(4))
 
 
 if __name__ == "__main__":

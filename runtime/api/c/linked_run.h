@@ -21,6 +21,7 @@
 #include "runtime/api/c/millrace.h"
 #include "runtime/config/load.h"
 #include "runtime/infer/generate_all.h"
+#include "runtime/plan/layout/further_weights.h"
 #include "runtime/run/data/token_rows.h"
 #include "runtime/run/generate/engine_token_model.h"
 #include "runtime/run/session.h"
@@ -96,6 +97,7 @@ class LinkedRun {
   struct TargetValues {
     std::vector<HostInputs::Input> inputs;
     double weights = 0;  // their sum; the count of targets where there are none
+    std::vector<FurtherWeights> further = {};
   };
   TargetValues CheckedValues(const mr_batch& batch) const;
   // Of a step on the configuration's data, all that this rank reads: a rank that cannot read its
@@ -112,7 +114,8 @@ class LinkedRun {
     TargetValues values;
   };
   std::optional<Given> GivenBy(const mr_batch* batch, bool of_a_step) const;
-  double SumOverDataRanks(double own);
+  std::vector<double> SumsOverDataRanks(const std::vector<double>& own);
+  LossTotals TotalsOfStep(const std::optional<Given>& given);
   // Microbatches of the given tokens, as many on all ranks. CallError MR_INVALID_ARGUMENT.
   int64_t AgreedBatches(const std::optional<Given>& given);
   // Of one microbatch. What a step's loss is told of its targets has its place in other plans, and

@@ -74,7 +74,7 @@ std::span<const int32_t> LinkedRun::CheckedTokens(const mr_batch& batch, bool of
 
 LinkedRun::TargetValues LinkedRun::CheckedValues(const mr_batch& batch) const {
   const int64_t row = row_tokens_ - 1, targets = batch.sequences * row;
-  TargetValues given{{}, static_cast<double>(targets)};
+  TargetValues given{{}, static_cast<double>(targets), {}};
   for (const TargetValue& value : ValuesOf(batch, loaded_.config.train)) {
     Require((value.values != nullptr) == value.needed, MR_INVALID_ARGUMENT,
             "batch.{} is {}NULL, and {}", value.name, value.values == nullptr ? "" : "not ",
@@ -90,9 +90,14 @@ LinkedRun::TargetValues LinkedRun::CheckedValues(const mr_batch& batch) const {
               weighs ? " and not negative" : "");
       sum += v;
     }
-    if (weighs) given.weights = sum;
+    if (weighs) {
+      given.weights = sum;
+      given.further = RolledWeights(values, row, loaded_.config.model.mtp.depth);
+    }
     given.inputs.push_back({value.name, std::as_bytes(values)});
   }
+  for (const FurtherWeights& further : given.further)
+    given.inputs.push_back({further.source, std::as_bytes(std::span(further.values))});
   return given;
 }
 
@@ -121,18 +126,35 @@ std::optional<LinkedRun::Given> LinkedRun::GivenBy(const mr_batch* batch, bool o
   return given;
 }
 
-// Ranks of a data rank give the same; the sum is in rank order, so all have the same bits.
-double LinkedRun::SumOverDataRanks(double own) {
+// Ranks of a data rank give the same; sums are in rank order, so all have the same bits.
+std::vector<double> LinkedRun::SumsOverDataRanks(const std::vector<double>& own) {
   if (meeting_->world_size() == 1) return own;
-  double sum = 0;
+  const size_t bytes = own.size() * sizeof(double);
+  std::vector<double> sums(own.size()), values(own.size());
   for (const std::string& part :
-       meeting_->HostAllGather({reinterpret_cast<const char*>(&own), sizeof own})) {
-    double value = 0;
-    MR_CHECK_EQ(part.size(), sizeof value, "sum of a rank's weights");
-    std::memcpy(&value, part.data(), sizeof value);
-    sum += value;
+       meeting_->HostAllGather({reinterpret_cast<const char*>(own.data()), bytes})) {
+    MR_CHECK_EQ(part.size(), bytes, "sums of a rank's weights");
+    std::memcpy(values.data(), part.data(), bytes);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
   }
-  return sum * static_cast<double>(layout_.world) / meeting_->world_size();
+  for (double& sum : sums) sum = sum * static_cast<double>(layout_.world) / meeting_->world_size();
+  return sums;
+}
+
+// Of what a batch gives.
+LossTotals LinkedRun::TotalsOfStep(const std::optional<Given>& given) {
+  const int64_t seq_len = row_tokens_ - 1, sequences = layout_.GlobalBatch();
+  LossTotals totals(sequences * seq_len);
+  if (!given || !loaded_.config.train.loss_weights) return totals;
+  std::vector<double> sums = {given->values.weights};
+  for (const FurtherWeights& further : given->values.further) sums.push_back(further.sum);
+  Touch([&] { sums = SumsOverDataRanks(sums); });
+  Require(sums[0] > 0, MR_INVALID_ARGUMENT, "batch.weights are all 0, on all ranks");
+  totals.weights = sums[0];
+  for (size_t k = 1; k < sums.size(); ++k)
+    totals.others.push_back({given->values.further[k - 1].source,
+                             sequences * (seq_len - static_cast<int64_t>(k)), sums[k]});
+  return totals;
 }
 
 LinkedRun::ReadStep LinkedRun::ReadOwnStep() const {
@@ -152,12 +174,7 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
     RequireNothingLent();
     if (!given) read.emplace(ReadOwnStep());
   });
-  const int64_t targets = layout_.GlobalBatch() * (row_tokens_ - 1);
-  double weights = static_cast<double>(targets);
-  if (given && loaded_.config.train.loss_weights) {
-    Touch([&] { weights = SumOverDataRanks(given->values.weights); });
-    Require(weights > 0, MR_INVALID_ARGUMENT, "batch.weights are all 0, on all ranks");
-  }
+  const LossTotals totals = TotalsOfStep(given);
   StepScalars scalars{};
   Touch([&] {
     AwaitReaders();
@@ -165,7 +182,7 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
     if (given) {
       std::vector<HostInputs::Input> inputs = given->values.inputs;
       inputs.push_back({"tokens", std::as_bytes(given->tokens)});
-      scalars = session_->engine().Step(HostInputs(inputs), step_, LossTotals(targets, weights));
+      scalars = session_->engine().Step(HostInputs(inputs), step_, totals);
       return;
     }
     scalars = session_->engine().Step(read->rows.inputs(), step_, read->totals);
@@ -183,7 +200,7 @@ void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
                               .loss = scalars.loss,
                               .grad_norm = scalars.grad_norm,
                               .lr = scalars.lr,
-                              .targets = targets,
+                              .targets = totals.targets,
                               .weight_version = version_,
                               .applied = applied ? 1 : 0,
                               .clip_fraction = policy.clip_fraction,

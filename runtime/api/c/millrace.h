@@ -170,9 +170,9 @@ typedef struct mr_batch {
                             same. NULL: the configuration's data (use_data) */
   int64_t sequences;
   /* Of each target, [sequences, seq_len]; each is given where the configuration asks for it, else
-   * NULL. Weights (train.loss_weights): a loss is the weighted sum over that of all weights; 0
-   * masks a target. The others: train.loss policy_gradient, the last one where train.policy.kl is
-   * not 0. */
+   * NULL. Weights (train.loss_weights): a loss is the weighted sum over that of all weights, of
+   * blocks that predict further (model.mtp) over that of their own targets; 0 masks a target. The
+   * others: train.loss policy_gradient, the last one where train.policy.kl is not 0. */
   const float* weights;
   const float* advantages;
   const float* old_logprobs;

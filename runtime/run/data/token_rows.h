@@ -18,6 +18,7 @@
 #include "runtime/config/config.h"
 #include "runtime/data/tokens/token_source.h"
 #include "runtime/exec/step_inputs.h"
+#include "runtime/plan/layout/further_weights.h"
 #include "runtime/run/data/batcher.h"
 
 namespace millrace {
@@ -27,6 +28,7 @@ struct RowMasks {
   bool documents = false;
   std::optional<int32_t> end_of_document = {};  // none: marks say where documents begin
   bool loss = false;                            // marks say which targets do not count
+  int64_t further = 0;                          // blocks that predict further (model.mtp.depth)
 
   bool any() const noexcept { return documents || loss; }
   bool reads_marks() const noexcept { return loss || (documents && !end_of_document); }
@@ -46,6 +48,7 @@ class TokenRows {
   RowMasks masks_;
   std::vector<int32_t> tokens_, documents_;  // documents: [rows, T]
   std::vector<float> weights_;               // [rows, T]
+  std::vector<FurtherWeights> further_;      // of them
   double weight_ = 0;
 };
 
@@ -57,7 +60,8 @@ TokenRows EvalRows(const Config& config, const TokenSource& held_out, int64_t in
                    const StepLayout& layout);
 
 // What the losses of a step are divided by, whose data is that of `data_step`, 0-based: the targets
-// that count, of all data ranks. With masks each rank reads the data of the whole step for it.
+// that count, of all data ranks, and of each depth that predicts further its own. With masks each
+// rank reads the data of the whole step for it.
 // weights 0: none counts, so that the step's loss is 0. Error(kData): every token is
 // data.end_of_document.
 LossTotals TotalsOf(const Config& config, const Batcher& batcher, int64_t data_step);

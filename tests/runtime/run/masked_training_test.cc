@@ -4,6 +4,8 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <functional>
+#include <iterator>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "runtime/base/log.h"
 #include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/plan/layout/further_weights.h"
 #include "tests/runtime/data/error_matchers.h"
 #include "tests/runtime/data/megatron_files.h"
 #include "tests/runtime/data/temp_dir.h"
@@ -107,7 +110,7 @@ Bytes MaskOf(const std::function<bool(int64_t)>& counts) {
   return mask;
 }
 
-// The same steps, with weights that a program gives.
+// The same steps, with weights that a program gives, also of blocks that predict further.
 std::vector<double> WithWeights(const MaskedRun& run, const Bytes& mask, std::string& hash) {
   Config config = run.config(), weighted = config;
   weighted.data.loss_mask = {};
@@ -120,25 +123,34 @@ std::vector<double> WithWeights(const MaskedRun& run, const Bytes& mask, std::st
     for (int64_t step = 0; step < config.train.steps; ++step) {
       const std::vector<int32_t> tokens = data.batcher().Step(step, 0);
       std::vector<float> weights;
-      double sum = 0;
       for (size_t i = 0; i < tokens.size(); ++i) {
         if (i % (kT + 1) == 0) continue;  // ahead of a row's first target
         weights.push_back(mask[static_cast<size_t>(PlaceOf(tokens[i]))]);
-        sum += weights.back();
       }
-      const HostInputs inputs = {{"tokens", std::as_bytes(std::span(tokens))},
-                                 {"weights", std::as_bytes(std::span(weights))}};
-      losses.push_back(
-          session.engine().Step(inputs, step, {data.batcher().valid_tokens(), sum}).loss);
+      std::vector<HostInputs::Input> inputs = {{"tokens", std::as_bytes(std::span(tokens))},
+                                               {"weights", std::as_bytes(std::span(weights))}};
+      LossTotals totals(data.batcher().valid_tokens(),
+                        std::accumulate(weights.begin(), weights.end(), 0.0));
+      const std::vector<FurtherWeights> further =
+          RolledWeights(weights, kT, config.model.mtp.depth);
+      for (const FurtherWeights& of : further) {
+        inputs.push_back({of.source, std::as_bytes(std::span(of.values))});
+        const int64_t targets = kT - 1 - std::ssize(totals.others);
+        totals.others.push_back({of.source, totals.targets / kT * targets, of.sum});
+      }
+      losses.push_back(session.engine().Step(HostInputs(inputs), step, totals).loss);
     }
     hash = ParamHash(session.engine());
   });
   return losses;
 }
 
+// Of the next token, and of two more.
+const std::vector<Words> kDepths = {{}, {"model.family=qwen3", "model.mtp.depth=2"}};
+
 TEST_CASE("a mask's losses are those of weights that a program gives, bit for bit", "[training]") {
   const Bytes mask = MaskOf([](int64_t i) { return i * i % 7 < 3; });
-  MaskedRun run(1, AllIds(), mask);
+  MaskedRun run(1, AllIds(), mask, GENERATE(from_range(kDepths)));
   std::vector<double> losses = run.Losses();
   REQUIRE(losses.size() == 14);
   losses.resize(12);
@@ -176,8 +188,11 @@ TEST_CASE("what only masked targets see changes no bit of losses and weights", "
 TEST_CASE("two ranks have the losses of one, and a row may have no target", "[training]") {
   // Rows 0, 3, 6, ... have targets.
   const Bytes mask = MaskOf([](int64_t i) { return (i - 1) / kT % 3 == 0 && i % 2 == 0; });
-  MaskedRun one(1, AllIds(), mask, {"train.micro_batch=4"}),
-      two(2, AllIds(), mask, {"train.micro_batch=2"});
+  Words sets = GENERATE(from_range(kDepths));
+  sets.push_back("train.micro_batch=4");
+  MaskedRun one(1, AllIds(), mask, sets);
+  sets.back() = "train.micro_batch=2";
+  MaskedRun two(2, AllIds(), mask, sets);
   const std::vector<double> losses = one.Losses(), of_two = two.Losses();
   REQUIRE(of_two.size() == losses.size());
   for (size_t i = 0; i < losses.size(); ++i) {

@@ -64,6 +64,16 @@ TEST_CASE("marks say where documents begin and which targets count", "[data]") {
   const TokenRows both(tokens, marks, 6, {.documents = true, .end_of_document = 9, .loss = true});
   CHECK(Given<float>(both, "weights") == std::vector<float>{1, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1, 0});
   CHECK(both.weight() == 6);
+
+  // Each depth's weights are those of the next token, rolled within a row.
+  const TokenRows further(tokens, marks, 6, {.loss = true, .further = 2});
+  CHECK(further.inputs().size() == 4);
+  CHECK(Given<float>(further, "mtp.1.weights") ==
+        std::vector<float>{0, 1, 1, 0, 1, 0, 1, 1, 1, 1, 0, 0});
+  CHECK(Given<float>(further, "mtp.2.weights") ==
+        std::vector<float>{1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0, 0});
+  CHECK(further.weight() == 8);
+  CHECK(TokenRows(tokens, {}, 6, {.further = 2}).inputs().size() == 1);
 }
 
 // Lines of 1 to 23 bytes.

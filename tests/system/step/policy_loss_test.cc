@@ -1,11 +1,16 @@
 // What a step is told of its targets beside what they are: weights, and what a policy gradient
 // needs. Against PyTorch (tests/golden/make_policy.py), and against each other.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
+#include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "runtime/exec/logical_tensors.h"
+#include "runtime/plan/layout/further_weights.h"
 #include "tests/support/model_run.h"
 #include "tests/support/tiny_models.h"
 
@@ -19,7 +24,8 @@ constexpr int64_t kSequences = 4, kSeq = 7, kTargets = kSequences * kSeq;
 // Of all sequences of a step, [kSequences, T] each.
 struct StepInputs {
   std::vector<float> weights, old_logprobs, advantages, reference_logprobs;
-  double total = 0;  // of the weights
+  double total = 0;                     // of the weights
+  std::vector<FurtherWeights> further;  // of them, of blocks that predict further
 };
 
 template <class F>
@@ -117,6 +123,8 @@ Result StepOf(const ModelOptions& options, const ModelRun& run, const StepInputs
         if (needed) inputs.push_back({name, Of(values, first, sequences)});
       };
       add("weights", options.loss.weights, in.weights);
+      for (const FurtherWeights& further : in.further)
+        add(further.source.c_str(), true, further.values);
       add("old_logprobs", options.loss.policy.has_value(), in.old_logprobs);
       add("advantages", options.loss.policy.has_value(), in.advantages);
       add("reference_logprobs", options.loss.policy && options.loss.policy->kl != 0,
@@ -137,8 +145,8 @@ Result StepOf(const ModelOptions& options, const ModelRun& run, const StepInputs
   return result;
 }
 
-json Golden() {
-  std::ifstream in("tests/golden/policy_tiny/golden.json");
+json Golden(const std::string& folder = "policy_tiny") {
+  std::ifstream in("tests/golden/" + folder + "/golden.json");
   REQUIRE(in.good());
   return json::parse(in);
 }
@@ -167,6 +175,63 @@ TEST_CASE("a loss of weighted targets is their weighted mean, over all ranks and
   for (const Mesh& mesh : {Mesh(1, 1), Mesh(1, 2), Mesh(2, 1)})
     CheckGolden(StepOf(OptionsOf({.weights = true}), RunOf(mesh), in, {kTargets, in.total}),
                 Golden()["weighted"]);
+}
+
+// Counts of targets and sums of weights of all depths, over a step of `sequences`.
+LossTotals TotalsOf(double weights, const std::vector<FurtherWeights>& further, int64_t sequences,
+                    int64_t seq_len, double times = 1) {
+  LossTotals totals(sequences * seq_len, weights);
+  for (const FurtherWeights& of : further)
+    totals.others.push_back(
+        {of.source, sequences * (seq_len - 1 - std::ssize(totals.others)), times * of.sum});
+  return totals;
+}
+
+TEST_CASE(
+    "blocks that predict further have losses that are means by the weights of their own "
+    "targets",
+    "[system][losses]") {
+  const json golden = Golden("mtp_weighted_tiny");
+  ModelOptions options = OptionsOf({.weights = true});
+  options.mtp = {.depth = 3, .loss_scale = golden["loss_scale"], .block = options.blocks.front()};
+  StepInputs in = InputsOfScript();
+  in.further = RolledWeights(in.weights, kSeq, 3);
+  const LossTotals totals = TotalsOf(in.total, in.further, kSequences, kSeq);
+  // Divided by length, no depth's loss would be: the mean weight of a depth's targets differs.
+  for (const LossTotals::OfSource& of : totals.others)
+    CHECK(std::abs(of.weights / static_cast<double>(of.targets) - in.total / kTargets) > 1e-3);
+  json whole = golden;
+  whole["loss"] = golden["loss"].get<double>() +
+                  golden["loss_scale"].get<double>() * golden["mtp"].get<double>();
+  for (const Mesh& mesh : {Mesh(1, 1), Mesh(1, 2), Mesh(2, 1)})
+    CheckGolden(StepOf(options, RunOf(mesh), in, totals), whole);
+}
+
+TEST_CASE("depths whose targets all weigh nothing have no loss and no gradient",
+          "[system][losses]") {
+  ModelOptions options = OptionsOf({.weights = true});
+  options.mtp = {.depth = 2, .loss_scale = 0.3, .block = options.blocks.front()};
+  StepInputs in;
+  in.weights = ByPlace([](int64_t, int64_t t) { return t == 1 ? 2 : 0; });
+  in.total = 2 * kSequences;
+  in.further = RolledWeights(in.weights, kSeq, 2);
+  LossTotals totals = TotalsOf(in.total, in.further, kSequences, kSeq);
+  CHECK(totals.others[0].weights == in.total);
+  CHECK(totals.others[1].weights == 0);
+  const Result found = StepOf(options, RunOf(Mesh(1, 1)), in, totals);
+  CHECK(std::isfinite(found.loss));
+  const auto largest = [&](const std::string& name) {
+    double most = 0;
+    for (const float g : found.gradients.at(name)) most = std::max(most, std::abs(double{g}));
+    return most;
+  };
+  CHECK(largest("mtp.1.h_proj.weight") > 1e-4);
+  CHECK(largest("mtp.2.h_proj.weight") == 0);
+
+  totals.others.pop_back();
+  CHECK_THROWS_WITH(
+      StepOf(options, RunOf(Mesh(1, 1)), in, totals),
+      Catch::Matchers::Contains("the sum of the weights 'mtp.2.weights' is not given"));
 }
 
 PolicyLoss PolicyOf(const json& golden) {
@@ -252,9 +317,11 @@ ModelOptions ManyLosses(bool weights) {
   return options;
 }
 
-// Of one step of 2 microbatches, on each rank.
-std::vector<Result> StepOfMany(const Mesh& mesh, bool weights, float weight,
-                               const LossTotals& totals) {
+// Of one step of 2 microbatches, on each rank. weight_of: of a target, by its place in its
+// sequence; empty: none.
+std::vector<Result> StepOfMany(const Mesh& mesh,
+                               const std::function<float(int64_t t)>& weight_of = {}) {
+  const bool weights = weight_of != nullptr;
   ModelOptions options = ManyLosses(weights);
   options.tensor = mesh.Size(Axis::kTensor);
   const std::unique_ptr<Model> model = MakeModel(options);
@@ -270,9 +337,20 @@ std::vector<Result> StepOfMany(const Mesh& mesh, bool weights, float weight,
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < n; ++i)
       tokens.push_back(static_cast<int32_t>((7 * i + 13 * data_rank + i * i % 11) % options.vocab));
-    const std::vector<float> ones(static_cast<size_t>(4 * options.seq_len), weight);
+    std::vector<float> given;
+    for (int64_t i = 0; weights && i < 4 * options.seq_len; ++i)
+      given.push_back(weight_of(i % options.seq_len));
+    const std::vector<FurtherWeights> further =
+        RolledWeights(given, options.seq_len, weights ? 2 : 0);
     std::vector<HostInputs::Input> inputs = {{"tokens", std::as_bytes(std::span(tokens))}};
-    if (weights) inputs.push_back({"weights", std::as_bytes(std::span(ones))});
+    if (weights) inputs.push_back({"weights", std::as_bytes(std::span(given))});
+    for (const FurtherWeights& of : further)
+      inputs.push_back({of.source, std::as_bytes(std::span(of.values))});
+    const auto data_ranks = static_cast<double>(mesh.data_ranks());
+    const int64_t sequences = 4 * mesh.data_ranks();
+    const double sum = weights ? std::accumulate(given.begin(), given.end(), 0.0) * data_ranks
+                               : static_cast<double>(sequences * options.seq_len);
+    const LossTotals totals = TotalsOf(sum, further, sequences, options.seq_len, data_ranks);
     const StepScalars scalars = engine.Step(HostInputs(inputs), 0, totals);
     results[static_cast<size_t>(rank)] = {
         scalars.loss, scalars.grad_norm, 0, {}, FirstGradients(engine, run.options)};
@@ -285,18 +363,41 @@ TEST_CASE("weights that are all equal have the bits of none, whatever axes and l
   for (const Mesh& mesh :
        {Mesh(1, 1), Mesh(2, 2), Mesh().With(Axis::kContext, 2), Mesh().With(Axis::kTensor, 2)}) {
     INFO(ToString(mesh));
-    const int64_t targets = 2 * 2 * 8 * mesh.data_ranks();
-    const std::vector<Result> without = StepOfMany(mesh, false, 0, targets);
+    const std::vector<Result> without = StepOfMany(mesh);
     // A half is scaled to 1 on its way.
     for (const float weight : {1.0f, 0.5f}) {
-      const std::vector<Result> with =
-          StepOfMany(mesh, true, weight,
-                     {targets, static_cast<double>(weight) * static_cast<double>(targets)});
+      const std::vector<Result> with = StepOfMany(mesh, [&](int64_t) { return weight; });
       for (size_t r = 0; r < with.size(); ++r) {
         CHECK(with[r].loss == without[r].loss);
         CHECK(with[r].norm == without[r].norm);
         CHECK(with[r].gradients == without[r].gradients);
       }
+    }
+  }
+}
+
+// Positions, the first of which no depth's targets have, weigh otherwise each.
+TEST_CASE("weights that differ have the same losses and gradients on ranks that share sequences",
+          "[system][losses]") {
+  const auto weight_of = [](int64_t t) {
+    return t == 0 ? 4.0f : 0.25f * static_cast<float>(t % 3);
+  };
+  const Result whole = StepOfMany(Mesh(1, 1), weight_of).front();
+  for (const Axis axis : {Axis::kContext, Axis::kTensor}) {
+    const Mesh mesh = Mesh().With(axis, 2);
+    INFO(ToString(mesh));
+    const Result found = StepOfMany(mesh, weight_of).front();
+    CHECK(found.loss == Approx(whole.loss).epsilon(1e-6));
+    CHECK(found.norm == Approx(whole.norm).epsilon(1e-5));
+    for (const char* name : {"mtp.1.h_proj.weight", "mtp.2.h_proj.weight", "lm_head.weight"}) {
+      const std::vector<float>&a = found.gradients.at(name), &b = whole.gradients.at(name);
+      double apart = 0, largest = 0;
+      for (size_t i = 0; i < b.size(); ++i) {
+        apart = std::max(apart, std::abs(double{a[i]} - double{b[i]}));
+        largest = std::max(largest, std::abs(double{b[i]}));
+      }
+      CAPTURE(name, apart, largest);
+      CHECK(apart <= 1e-5 * largest);
     }
   }
 }

@@ -280,6 +280,34 @@ TEST_CASE("weights mask and weigh targets", "[api][c]") {
   REQUIRE(evaluation.loss == same.loss);
 }
 
+TEST_CASE("blocks that predict further weigh their own targets", "[api][c]") {
+  const auto config = [](bool weights) {
+    return std::string(R"({"model": {"family": "qwen3", "layers": 1, "d_model": 20, "heads": 2,
+             "head_dim": 10, "ffn": 28, "seq_len": 8, "vocab": 37, "mtp": {"depth": 2}},
+             "train": {"steps": 50, "micro_batch": 3, "accumulate": 2, "loss_weights": )") +
+           (weights ? "true" : "false") + "}}";
+  };
+  const std::vector<int32_t> tokens = Tokens(0);
+  const auto loss = [&](const std::vector<float>& weights) {
+    const Linked run(config(!weights.empty()));
+    INFO(run.created().message);
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    mr_batch batch = BatchOf(tokens);
+    if (!weights.empty()) batch.weights = weights.data();
+    return LossOf(run, batch);
+  };
+  std::vector<float> weights(kRows * (kRowTokens - 1), 0.5f);
+  const double plain = loss({});
+  REQUIRE(loss(weights) == plain);
+  // A row's first targets weigh eight times the others; depth 1 has one of them, depth 2 none. No
+  // mean depends on what all weights are multiplied by.
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = i % (kRowTokens - 1) < 2 ? 4.0f : 0.5f;
+  const double uneven = loss(weights);
+  REQUIRE(uneven != plain);
+  for (float& weight : weights) weight *= 8;
+  REQUIRE(loss(weights) == uneven);
+}
+
 TEST_CASE("a policy gradient of own samples begins at a ratio of 1", "[api][c]") {
   const std::string config = Weighted(R"(, "loss": "policy_gradient")");
   const Linked run(WithInference(config));
