@@ -278,6 +278,11 @@ struct InferenceConfig {
 struct RunConfig {
   std::string dir = "runs/default";
   bool tensorboard = false;
+  int64_t loads_every = 100;  // steps; 0: never
+  // After the last step, too.
+  bool RecordsLoads(int64_t step, int64_t steps) const {
+    return loads_every > 0 && (step % loads_every == 0 || step == steps);
+  }
   LogLevel log_level = LogLevel::kInfo;
   bool operator==(const RunConfig&) const = default;
 };

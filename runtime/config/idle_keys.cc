@@ -93,6 +93,7 @@ Rules OfExperts() {
       {"model.moe.bias_rate", no_bias},
       {"model.moe.gate", no_experts},
       {"model.moe.receive_capacity", no_exchange},
+      {"run.loads_every", no_experts},
       {"parallel.experts_over_tensor", no_experts},
       {"parallel.experts_over_tensor", one_tensor_rank},
   };
@@ -355,7 +356,7 @@ Rules OfLoop() {
   for (const std::string_view key :
        {"train.eval_every", "checkpoint.every", "checkpoint.at_end", "checkpoint.keep_every",
         "checkpoint.keep_best", "checkpoint.asynchronous", "checkpoint.on_error",
-        "checkpoint.resume", "run.tensorboard"})
+        "checkpoint.resume", "run.tensorboard", "run.loads_every"})
     rules.push_back({key, own_steps});
   for (const std::string_view key :
        {"data.kind", "data.path", "data.val_path", "data.shuffle_seed", "data.eval_batches"})

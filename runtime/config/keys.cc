@@ -412,6 +412,10 @@ std::vector<Key> RunKeys() {
       KEY(run.tensorboard, any,
           "Also write the figures of each step as TensorBoard events, into the folder "
           "`tensorboard` of `run.dir`."),
+      KEY(run.loads_every, From(0, 1000 * kMillion),
+          "Steps between lines of metrics.jsonl that have the load of every expert (`loads`), of "
+          "which `report` draws a map; 0: none has. The line of step `train.steps` has them as "
+          "well. A line of 23 blocks of 128 experts is about 15 KB."),
       KEY(run.log_level, any,
           "Least important messages that standard error shows. The logs of `train`, "
           "`run.dir/logs/rank_N.log`, have those from `debug` on in any case."),

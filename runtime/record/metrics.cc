@@ -113,6 +113,7 @@ void AddFigures(const StepReport& r, Json& line) {
   for (const RouterFigures& router : r.routers) {
     line["max_load"][router.block] = Number(router.max_load);
     line["router_entropy"][router.block] = Number(router.entropy);
+    if (r.records_loads) line["loads"][router.block] = router.loads;
   }
   if (r.policy) {
     line["clip_fraction"] = Number(r.policy->clip_fraction);

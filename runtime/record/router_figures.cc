@@ -17,7 +17,9 @@ RouterFigures FiguresOf(const std::string& block, std::span<const float> loads,
                         std::span<const float> probabilities) {
   const double mean = SumOf(loads) / static_cast<double>(loads.size()), sum = SumOf(probabilities);
   RouterFigures figures{.block = block,
-                        .max_load = static_cast<double>(*std::ranges::max_element(loads)) / mean};
+                        .max_load = static_cast<double>(*std::ranges::max_element(loads)) / mean,
+                        .entropy = 0,
+                        .loads = {loads.begin(), loads.end()}};
   for (const float p : probabilities) {
     const double share = static_cast<double>(p) / sum;
     if (share != 0) figures.entropy -= share * std::log(share);

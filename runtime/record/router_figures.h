@@ -15,6 +15,9 @@ struct RouterFigures {
   double max_load = 0;
   // Of the mean probabilities over the experts, in nats: ln E is even, 0 the worst.
   double entropy = 0;
+  // Of each expert, how many pairs of token and expert have chosen it. Of a router's tally they add
+  // up to the step's tokens times top_k.
+  std::vector<int64_t> loads = {};
   bool operator==(const RouterFigures&) const = default;
 };
 
@@ -25,7 +28,8 @@ struct RouterTally {
   int64_t experts = 0;
 };
 
-// `values`: what the tallies hold, end to end. NaN where a probability is not finite.
+// `values`: what the tallies hold, end to end; loads are integers, exact below 2^24 an expert. NaN
+// where a probability is not finite.
 std::vector<RouterFigures> RouterFiguresOf(const std::vector<RouterTally>& tallies,
                                            std::span<const float> values);
 

@@ -46,6 +46,17 @@ std::string PerName(std::string_view name, std::string_view type, std::string_vi
   return text;
 }
 
+std::string Loads(const std::vector<RouterFigures>& routers) {
+  std::string text =
+      "# HELP millrace_expert_load Pairs of token and expert of the step that chose an expert.\n"
+      "# TYPE millrace_expert_load gauge\n";
+  for (const RouterFigures& router : routers)
+    for (size_t e = 0; e < router.loads.size(); ++e)
+      text += fmt::format("millrace_expert_load{{block={},expert=\"{}\"}} {}\n",
+                          Quoted(router.block), e, router.loads[e]);
+  return text;
+}
+
 // Nothing about a model without experts.
 std::string Routers(const StepFigures& figures) {
   if (figures.routers.empty()) return "";
@@ -54,6 +65,7 @@ std::string Routers(const StepFigures& figures) {
          PerName("router_entropy", "gauge",
                  "Entropy of the mean probabilities over experts, in nats.", "block",
                  figures.routers, &RouterFigures::block, &RouterFigures::entropy) +
+         Loads(figures.routers) +
          Metric("dropped_pairs_total", "counter",
                 "Pairs of token and expert that skipped steps had no room for.",
                 figures.dropped_pairs) +

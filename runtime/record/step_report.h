@@ -65,6 +65,7 @@ struct StepReport {
   std::vector<SourceFigures> sources;     // of each of data.sources
   std::vector<EvalScores> scores;         // of each of eval.tasks, where they are due
   std::vector<RouterFigures> routers;     // of each block with experts
+  bool records_loads = false;             // metrics.jsonl has their loads (run.loads_every)
   std::optional<PolicyFigures> policy;    // of a policy gradient
   std::optional<ScalingFigures> scaling;  // of gradients in fp16
   bool balanced_gate = false;             // a fixed pattern chooses experts (model.moe.gate)

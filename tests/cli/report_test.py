@@ -388,6 +388,46 @@ class Report(CliTest):
         self.assertEqual(len(page.titles['dropped_pairs']), STEPS)
         self.assertTrue(page.titles['dropped_pairs'][3].startswith('step 4\npairs 5'), page.titles['dropped_pairs'][3])
 
+    def test_experts_have_a_map_of_their_loads(self):
+        experts = {'experts': 4, 'top_k': 2, 'ffn': 16}
+        config, run = self.config(run='experts', model={'family': 'qwen3_moe', 'moe': experts},
+                                  train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2}, optimizer=CONSTANT)
+        with open(config) as f:
+            content = json.load(f)
+        del content['model']['ffn']
+        blocks = ['h.%d' % i for i in range(content['model']['layers'])]
+        with open(config, 'w') as f:
+            json.dump(content, f)
+        self.expect(millrace('train', config, '--set', 'run.loads_every=4', ranks=2), OK)
+        lines = run.metrics()
+        self.assertEqual([line['step'] for line in lines if 'loads' in line], [4, STEPS])
+        pairs = 2 * 2 * 2 * content['model']['seq_len'] * experts['top_k']  # of two ranks
+        sums = {block: [0] * 4 for block in blocks}
+        for line in lines:
+            for block, loads in line.get('loads', {}).items():
+                self.assertEqual(sum(loads), pairs)
+                self.assertAlmostEqual(max(loads) / (pairs / 4), line['max_load'][block])
+                sums[block] = [a + b for a, b in zip(sums[block], loads)]
+        page, _ = self.page(run)
+        rows = page.tables['experts'][1:]
+        self.assertEqual([row[0] for row in rows], blocks)
+        for row in rows:
+            mean = 2 * pairs / 4
+            self.assertEqual(row[2:4], ['%.3g' % (f(sums[row[0]]) / mean) for f in (min, max)])
+            self.assertEqual(row[4], str(sums[row[0]].count(0)))
+        self.assertEqual([title.split(':')[0] for title in page.titles['experts']], ['expert %d' % e for _ in blocks for e in range(4)])
+        self.assertIn('over the 2 recorded steps', page.texts['experts'])
+
+        # A line that is no count is left out; without one there is no map.
+        for spoilt in ([1, -1, 0, 0], 'many', [0.5]):
+            for line in lines:
+                if 'loads' in line:
+                    line['loads'] = {'h.0': spoilt}
+            with open(run.file('metrics.jsonl'), 'w') as f:
+                f.writelines(json.dumps(line) + '\n' for line in lines)
+            page, _ = self.page(run)
+            self.assertNotIn('experts', page.ids)
+
     def test_runs_that_did_not_end(self):
         run = RunDir(self.path('cut'))
         shutil.copytree(self.trained('evaluated', train={'steps': STEPS, 'micro_batch': 2, 'accumulate': 2, 'eval_every': 2}).path, run.path)

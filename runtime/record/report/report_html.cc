@@ -15,6 +15,7 @@
 #include "runtime/picture/page.h"
 #include "runtime/picture/text.h"
 #include "runtime/record/report/call_sections.h"
+#include "runtime/record/report/expert_sections.h"
 #include "runtime/record/report/planned_sections.h"
 
 namespace millrace {
@@ -243,7 +244,7 @@ std::string ReportHtml(const RunRecord& r, const std::optional<PlannedStep>& pla
                   HtmlText(name), Code(r.dir), HtmlText(State(r)), notes);
   const std::string map = MemoryMapSection(planned, page),
                     timeline = TimelineSection(r, planned, page);
-  page.main = Tiles(r) + Charts(r) + SourcesSection(r) + ScoresSection(r) +
+  page.main = Tiles(r) + Charts(r) + ExpertsSection(r) + SourcesSection(r) + ScoresSection(r) +
               Section("memory", "Memory", MemorySection(r, planned)) +
               Section("skipped", "Skipped steps", SkippedSection(r)) +
               Section("memory-map", "Memory map", map, true) +

@@ -1,5 +1,5 @@
-// A run's report as one page: curves of the steps, memory and its map, planned and
-// measured timeline, skipped steps, calls, configuration, plan stages, predicted beside
+// A run's report as one page: curves of the steps, loads of experts, memory and its map, planned
+// and measured timeline, skipped steps, calls, configuration, plan stages, predicted beside
 // measured, environment. Self-contained: no network, no other file. The same record gives the same
 // bytes.
 #pragma once

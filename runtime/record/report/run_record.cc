@@ -40,6 +40,18 @@ double FirstOf(const json& line, const char* key, bool (*before)(double, double)
   return first;
 }
 
+// Blocks whose loads are counts; {} where the line has none.
+std::vector<std::pair<std::string, std::vector<double>>> LoadsOf(const json& line) {
+  std::vector<std::pair<std::string, std::vector<double>>> loads;
+  const auto found = line.find("loads");
+  if (found == line.end() || !found->is_object()) return loads;
+  for (const auto& [block, counts] : found->items())
+    if (counts.is_array() && !counts.empty() &&
+        std::ranges::all_of(counts, [](const json& n) { return n.is_number_unsigned(); }))
+      loads.emplace_back(block, counts.get<std::vector<double>>());
+  return loads;
+}
+
 StepRow RowOf(const json& line, int64_t step) {
   StepRow row;
   row.step = step;
@@ -54,6 +66,7 @@ StepRow RowOf(const json& line, int64_t step) {
   row.save_stall_ms = NumberOf(line, "save_stall_ms");
   row.max_load = FirstOf(line, "max_load", [](double a, double b) { return a > b; });
   row.router_entropy = FirstOf(line, "router_entropy", [](double a, double b) { return a < b; });
+  row.loads = LoadsOf(line);
   row.dropped_pairs = NumberOf(line, "dropped_pairs");
   row.loss_scale = NumberOf(line, "loss_scale");
   row.scale_downs = NumberOf(line, "scale_downs");

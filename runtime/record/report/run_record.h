@@ -35,6 +35,8 @@ struct StepRow {
   std::optional<double> eval_loss;
   // Of blocks with experts: the largest max_load, the smallest entropy.
   double max_load = kUnknown, router_entropy = kUnknown;
+  // By block, the load of each expert, where the line has them.
+  std::vector<std::pair<std::string, std::vector<double>>> loads;
   double dropped_pairs = kUnknown;                       // of all of them
   double loss_scale = kUnknown, scale_downs = kUnknown;  // of fp16; scale_downs: so far
   bool balanced_gate = false;                            // a fixed pattern chose the experts

@@ -144,6 +144,7 @@ StepReport CallRecord::Add(const Batch& batch, const StepPlan& plan, double enqu
   report.data_step = batch.number;
   report.again = batch.again;
   DescribeTallies(session_.engine(), report);
+  report.records_loads = config.run.RecordsLoads(step, config.train.steps);
   if (batch.again) again_.push_back(step);
   if (!plan.overflows.empty())
     for (const float count : OverflowsOf(session_.engine()))

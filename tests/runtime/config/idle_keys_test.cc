@@ -68,6 +68,7 @@ const std::vector<Case> kCases = {
      "parallel.expert=1",
      "parallel.expert=2",
      {"model.family=qwen3_moe"}},
+    {"run.loads_every=5", "model.pattern=M*", "model.pattern=ME", kHybrid},
     {"model.mamba.heads=2", "model.pattern=E*", "model.pattern=ME", kHybrid},
     {"model.mamba.head_dim=2", "model.pattern=E*", "model.pattern=ME", kHybrid},
     {"model.mamba.groups=2", "model.pattern=E*", "model.pattern=ME", kHybrid},

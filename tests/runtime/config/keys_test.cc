@@ -116,6 +116,7 @@ const char* const kPromised[] = {
     "inference.exact",
     "run.dir",
     "run.tensorboard",
+    "run.loads_every",
     "run.log_level",
 };
 

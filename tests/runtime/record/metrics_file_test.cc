@@ -66,13 +66,14 @@ TEST_CASE("a line says how routers have used their experts, where there are some
     MetricsFile file(dir.path(), 0, OldMetrics::kDropTail);
     file.Append(report);
     report.step = 2;
-    report.routers = {{"h.0", 1.5, 0.75}, {"h.2", 2, std::nan("")}};
+    report.routers = {{"h.0", 1.5, 0.75, {3, 5}}, {"h.2", 2, std::nan(""), {8, 0}}};
     report.balanced_gate = true;
     file.Append(report);
     report.step = 3;
     report.dropped_pairs = 37;
     report.again = true;
     report.waiting_batches = 2;
+    report.records_loads = true;
     file.Append(report);
   }
   std::ifstream in(dir.path() + "/metrics.jsonl");
@@ -89,6 +90,8 @@ TEST_CASE("a line says how routers have used their experts, where there are some
   CHECK(with["dropped_pairs"] == 0);
   CHECK(with["gate"] == "balanced");
   for (const char* key : {"again", "waiting_batches"}) CHECK(!with.contains(key));
+  CHECK(!with.contains("loads"));
+  CHECK(overflown["loads"] == nlohmann::json{{"h.0", {3, 5}}, {"h.2", {8, 0}}});
   CHECK(overflown["dropped_pairs"] == 37);
   CHECK(overflown["again"] == true);
   CHECK(overflown["waiting_batches"] == 2);

@@ -3,7 +3,9 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 namespace millrace {
 namespace {
@@ -18,8 +20,10 @@ TEST_CASE("loads and entropies are those of each block's own experts", "[metrics
   CHECK(figures[0].block == "h.1");
   CHECK(figures[0].max_load == Approx(5.0 / 3));
   CHECK(figures[0].entropy == Approx(std::log(4)));
+  CHECK(figures[0].loads == std::vector<int64_t>{3, 1, 5, 3});
   CHECK(figures[1].block == "mtp.1");
   CHECK(figures[1].max_load == Approx(8.0 / 6));
+  CHECK(figures[1].loads == std::vector<int64_t>{8, 4});
   CHECK(figures[1].entropy == Approx(0.75 * std::log(1 / 0.75) + 0.25 * std::log(4)));
 }
 

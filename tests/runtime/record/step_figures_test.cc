@@ -70,7 +70,7 @@ TEST_CASE("each block with experts has samples of its own", "[metrics]") {
   StepFigures figures = kFigures;
   const std::string before = PrometheusText(figures);
   CHECK(before.find("max_load") == before.npos);
-  figures.routers = {{"h.0", 1.25, 2.0}, {"mtp.1", 3, 0.5}};
+  figures.routers = {{"h.0", 1.25, 2.0, {3, 5}}, {"mtp.1", 3, 0.5, {8, 0}}};
   figures.dropped_pairs = 37;
   figures.waiting_batches = 2;
   CHECK(PrometheusText(figures) ==
@@ -84,6 +84,13 @@ TEST_CASE("each block with experts has samples of its own", "[metrics]") {
             "# TYPE millrace_router_entropy gauge\n"
             "millrace_router_entropy{block=\"h.0\"} 2\n"
             "millrace_router_entropy{block=\"mtp.1\"} 0.5\n"
+            "# HELP millrace_expert_load Pairs of token and expert of the step that chose an "
+            "expert.\n"
+            "# TYPE millrace_expert_load gauge\n"
+            "millrace_expert_load{block=\"h.0\",expert=\"0\"} 3\n"
+            "millrace_expert_load{block=\"h.0\",expert=\"1\"} 5\n"
+            "millrace_expert_load{block=\"mtp.1\",expert=\"0\"} 8\n"
+            "millrace_expert_load{block=\"mtp.1\",expert=\"1\"} 0\n"
             "# HELP millrace_dropped_pairs_total Pairs of token and expert that skipped steps had "
             "no room for.\n"
             "# TYPE millrace_dropped_pairs_total counter\n"

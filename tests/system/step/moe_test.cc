@@ -280,6 +280,7 @@ TEST_CASE("experts of blocks that predict further are evened with the others", "
 // Over all rows of a step: 2 sequences of 8 in each of `accumulate` microbatches of a data rank.
 std::vector<float> TalliesOf(ModelOptions options, const Mesh& mesh, int64_t batch) {
   options.tensor = mesh.Size(Axis::kTensor);
+  options.expert = mesh.Size(Axis::kExpert);
   options.seq_len = 8;
   ModelRun run = RunOf(mesh, static_cast<int>(12 / batch / mesh.data_ranks()));
   run.options.shape = {.batch = batch, .seq = 8};
@@ -331,6 +332,9 @@ TEST_CASE("a step tallies loads and probabilities of all its rows, on any mesh",
     check(Mesh(2, 2), 3);
     check(Mesh().With(Axis::kTensor, 2), 6);
     check(Mesh(1, 2).With(Axis::kContext, 2), 2);
+    if (moe.experts % 2 != 0) continue;
+    check(Mesh().With(Axis::kExpert, 2), 6);
+    check(Mesh(1, 2).With(Axis::kExpert, 2), 3);
   }
 }
 
