@@ -105,7 +105,8 @@ std::vector<Key> MoeKeys() {
       KEY(model.moe.aux_loss, any,
           "Loss that evens the experts' loads: `switch` of each block, `sequence` of each sequence "
           "of each block, `pooled` over all blocks as Hugging Face does. Blocks of `model.mtp` "
-          "take part. `sequence` takes `parallel.tensor` 1."),
+          "take part. `sequence` beside `parallel.tensor` takes a `micro_batch` that is a multiple "
+          "of `tensor * tensor_strips`, or one that divides `tensor_strips` (1 always does)."),
       KEY(model.moe.aux_coefficient, From(0, 1000), "Factor of that loss."),
       KEY(model.moe.bias_rate, From(0, 1000),
           "Step of the bias, after each training step: up for an expert whose load is below the "

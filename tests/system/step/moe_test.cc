@@ -158,9 +158,10 @@ TEST_CASE("the auxiliary loss of even probabilities is its closed form", "[syste
 TEST_CASE("the auxiliary loss depends on the microbatch, not on the mesh", "[system][moe]") {
   const AuxLossKind kind = GENERATE(from_range(kBalances));
   for (const MoeShape& moe : {Softmax(), Sigmoid()}) {
-    const auto on = [&](const Mesh& mesh, int64_t batch, double coefficient = 3) {
+    const auto on = [&](const Mesh& mesh, int64_t batch, double coefficient = 3,
+                        int64_t strips = 1) {
       ModelRun run = RunOf(mesh, 2);
-      run.options.shape = {.batch = batch, .seq = 8};
+      run.options.shape = {.batch = batch, .seq = 8, .strips = strips};
       ModelOptions options = TinyMoe(Balanced(moe, kind, coefficient));
       options.seq_len = 8;
       options.tensor = mesh.Size(Axis::kTensor);
@@ -176,12 +177,18 @@ TEST_CASE("the auxiliary loss depends on the microbatch, not on the mesh", "[sys
       CheckNearly(on(Mesh().With(Axis::kExpert, 2), 2), whole);
       CheckNearly(on(Mesh(1, 2).With(Axis::kExpert, 2), 1), whole);
     }
-    if (kind == AuxLossKind::kSequence) {
-      CHECK_THROWS_WITH(on(Mesh().With(Axis::kTensor, 2), 4),
-                        Catch::Contains("model.moe.aux_loss is sequence and parallel.tensor 2"));
-    } else {
-      CheckNearly(on(Mesh(1, 2).With(Axis::kTensor, 2), 2), whole);
-    }
+    // Of ranks that cut rows each has whole sequences; or all have a part of each.
+    CheckNearly(on(Mesh(1, 2).With(Axis::kTensor, 2), 2), whole);
+    CheckNearly(on(Mesh().With(Axis::kTensor, 2), 4, 3, 2), whole);
+    CheckNearly(on(Mesh(1, 2).With(Axis::kTensor, 2), 2, 3, 4), whole);
+    const Mesh both = Mesh().With(Axis::kContext, 2).With(Axis::kTensor, 2);
+    CheckNearly(on(both, 4), whole);
+    CheckNearly(on(both, 1), on(Mesh(1, 1), 1));
+    if (kind == AuxLossKind::kSequence)
+      CHECK_THROWS_WITH(on(Mesh().With(Axis::kTensor, 2), 3),
+                        Catch::Contains("model.moe.aux_loss is sequence, and parallel.tensor 2 and "
+                                        "parallel.tensor_strips 1 cut 3 sequences") &&
+                            Catch::Contains("a micro_batch that is a multiple of 2 is allowed"));
     // It is in the gradient of the router, and of nothing behind the last one.
     const Result without = on(Mesh(1, 1), 4, 0);
     CHECK(without.gradients.at("h.1.moe.router.weight") !=

@@ -138,9 +138,28 @@ void LowerBalance(Lowering& l, const Step& step) {
   }
 }
 
-// Groups of rows whose loads are evened apart: sequences, or the microbatch.
-int64_t GroupsOf(const ForwardBuilder& b, AuxLossKind kind) {
-  return kind == AuxLossKind::kSequence ? b.shape().batch : 1;
+// Groups of a rank's rows whose loads are evened apart, equal and one behind the other: sequences,
+// or the microbatch.
+struct RowGroups {
+  int64_t count = 1;
+  AxisSet axes;  // of the ranks that have rows of a group
+};
+
+RowGroups GroupsOf(const ForwardBuilder& b, AuxLossKind kind) {
+  const Mesh& mesh = b.mesh();
+  if (kind != AuxLossKind::kSequence) return {1, mesh.Wide(AxisSet::All() - Axis::kPipe)};
+  const int64_t batch = b.shape().batch, ranks = mesh.Size(Axis::kTensor),
+                strips = ranks == 1 ? 1 : b.shape().strips;
+  // Each rank has whole sequences of each strip, as far as this axis goes; or a part of each strip,
+  // and no strip has rows of two sequences.
+  if (batch % (ranks * strips) == 0) return {batch / ranks, mesh.Wide(AxisSet(Axis::kContext))};
+  MR_REQUIRE(ErrorCode::kConfig, strips % batch == 0,
+             "model.moe.aux_loss is sequence, and parallel.tensor {} and parallel.tensor_strips {} "
+             "cut {} sequences (train.micro_batch) so that ranks have rows of several in part; a "
+             "micro_batch that is a multiple of {} is allowed, or one that divides tensor_strips, "
+             "or aux_loss switch or pooled",
+             ranks, strips, batch, ranks * strips);
+  return {batch, mesh.Wide(AxisSet(Axis::kContext) | AxisSet(Axis::kTensor))};
 }
 
 }  // namespace
@@ -172,7 +191,7 @@ Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std
   r.ids = ints(".ids", {rows, top_k});
   r.weights = b.NewStatistic(label + ".weights", {rows, top_k}, placement);
   if (balance != AuxLossKind::kNone)
-    r.stats = b.NewStatistic(label + ".stats", {GroupsOf(b, balance), 2, experts}, placement);
+    r.stats = b.NewStatistic(label + ".stats", {GroupsOf(b, balance).count, 2, experts}, placement);
   b.Push(kRouterNode, {logits, bias_value}, {r.ids, r.weights, r.stats},
          RouterNodeAttrs{attrs, b.value(x).dtype}, label);
   r.offsets = ints(".offsets", {experts + 1});
@@ -184,14 +203,8 @@ Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std
 
 void Balance(ForwardBuilder& b, const std::vector<ValueId>& stats, AuxLossKind kind, int64_t top_k,
              const std::string& loss, const std::string& label) {
-  const bool by_sequence = kind == AuxLossKind::kSequence;
-  MR_REQUIRE(ErrorCode::kConfig, !by_sequence || b.mesh().Size(Axis::kTensor) == 1,
-             "model.moe.aux_loss is sequence and parallel.tensor {}; its ranks cut rows across "
-             "sequences: 1 is allowed, or aux_loss switch or pooled",
-             b.mesh().Size(Axis::kTensor));
-  const AxisSet shared = by_sequence ? AxisSet(Axis::kContext) : AxisSet::All() - Axis::kPipe;
   BalanceAttrs attrs{
-      .op = {}, .axes = b.mesh().Wide(shared), .pooled = kind == AuxLossKind::kPooled};
+      .op = {}, .axes = GroupsOf(b, kind).axes, .pooled = kind == AuxLossKind::kPooled};
   const std::vector<int64_t> dims = b.value(stats.at(0)).dims;  // [n,2,E]
   const auto experts = static_cast<double>(dims[2]), layers = static_cast<double>(stats.size());
   attrs.op.rows = b.LocalRows(label) / dims[0];
