@@ -140,9 +140,26 @@ def rows_of(args, cases, machine, of_files):
         error = 100 * (guess / time_ms - 1)
         errors[used].append(abs(error))
         lines.append(f"| {title} | {ranks} | {guess:.2f} | {time_ms:.2f} | {error:+.1f}% | {used} | {where} |")
-    summary = "; ".join(f"{used}: {sum(e <= 5 for e in errors[used])} of {len(errors[used])} within 5%, mean {statistics.mean(errors[used]):.1f}%, worst {max(errors[used]):.1f}%"
-                        for used in errors if errors[used])
-    return "\n".join(lines) + f"\n\nErrors without sign, {summary}."
+    return "\n".join(lines) + f"\n\nErrors without sign, {summary_of(errors)}."
+
+
+def summary_of(errors):
+    return "; ".join(f"{used}: {sum(e <= 5 for e in errors[used])} of {len(errors[used])} within 5%, mean {statistics.mean(errors[used]):.1f}%, worst {max(errors[used]):.1f}%"
+                     for used in errors if errors[used])
+
+
+def other_cards(args):
+    """A row for each record of other cards, by the built-in machine and by the file that `doctor --measure` wrote of them."""
+    lines = ["| recorded in | by machine | within 5% | mean | farthest |", "|---|---|--:|--:|---|"]
+    for file in sorted(RESULTS.glob(pathlib.Path(MEASURED).stem + "_*.json")):
+        own = RESULTS / file.name.replace("step_times", "machine")
+        of_file = recorded([file])
+        for machine in ["h200"] + [str(own)] * own.exists():
+            errors = {f"{case[0]}, {case[3]} GPU{'s' * (case[3] > 1)}": 100 * (predicted(args.program, machine, case) / of_file[(case[0], case[3])][0] - 1) for case in here() if (case[0], case[3]) in of_file}
+            far = max(errors, key=lambda title: abs(errors[title]))
+            lines.append(f"| {file.name} | {'h200' if machine == 'h200' else own.name} | {sum(abs(e) <= 5 for e in errors.values())} of {len(errors)} | "
+                         f"{statistics.mean(map(abs, errors.values())):.1f}% | {far}: {errors[far]:+.1f}% |")
+    return "\n".join(lines)
 
 
 def table(args):
@@ -153,7 +170,8 @@ def table(args):
         return 0
     if args.machine != "h200":
         return "table: a machine is compared with RECORDED.json of its own cards"
-    texts = {"h200": rows_of(args, CASES, "h200", {}), "measured": rows_of(args, here(), "h200", recorded([RESULTS / MEASURED]))}
+    texts = {"h200": rows_of(args, CASES, "h200", {}),
+             "measured": rows_of(args, here(), "h200", recorded([RESULTS / MEASURED])) + "\n\nThe same steps on other pairs of H200s:\n\n" + other_cards(args)}
     if args.print:
         print("\n\n".join(texts.values()))
         return 0
