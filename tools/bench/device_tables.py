@@ -171,7 +171,7 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 def sanitizers(folder):
     """Reports about our kernels by program and tool; of a tool that did not come to its end there is no count."""
-    data = load(folder / "sanitizers_h100.json")
+    data = load(folder / "sanitizers_h200.json")
     rows = {(row["program"], row["tool"]): row for row in data["rows"]}
     cell = lambda row: "" if row is None else "no end in {} s".format(row["seconds"]) if row["verdict"] == "time" else str(sum(row["ours"].values()))
     programs = [name for name in dict.fromkeys(row["program"] for row in data["rows"]) if name != "planted_faults"]
@@ -180,7 +180,7 @@ def sanitizers(folder):
         if row["sources"] != data["sources"]:
             other.setdefault(row["sources"], []).append(f"{row['tool']}.{row['program']}")
     return [f"`{data['command']}`, compute-sanitizer of CUDA 13.0, {data['device']}, commit {data['sources']}, {data['date']}: reports about our kernels. All four tools found the",
-            "planted faults. " + " ".join(f"Of {sources}: {', '.join(names)}." for sources, names in other.items()), "",
+            " ".join(["planted faults."] + [f"Of {sources}: {', '.join(names)}." for sources, names in other.items()]), "",
             *table(["program", *TOOLS], [[name, *(cell(rows.get((name, tool))) for tool in TOOLS)] for name in programs])]
 
 
