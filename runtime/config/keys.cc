@@ -262,7 +262,8 @@ std::vector<Key> MemoryKeys() {
           "device's memory if no budget is given. The bits are the same."),
       KEY(memory.budget_gib, From(1e-6, 1e9),
           "Largest arena per rank, in GiB: `recompute: auto` stays within it, `reshard: auto` "
-          "fills it, a plan above it is refused. null: no limit."),
+          "fills it, rows that tensor and context exchange are kept in it where that saves time, "
+          "a plan above it is refused. null: no limit."),
   };
 }
 

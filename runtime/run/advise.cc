@@ -50,6 +50,11 @@ bool Gathers(const Config& config) {
   return config.parallel.shard.value_or(1) * config.parallel.OtherAxes() > 1;
 }
 
+// Whether ranks exchange what a plan may keep for the backward.
+bool MayKeepExchanges(const Config& config) {
+  return config.parallel.tensor > 1 || config.parallel.context > 1;
+}
+
 // How much is known of a candidate: the more, the longer it took, and the nearer `seconds` is.
 enum class Stage {
   kNamed,    // what one that does less takes
@@ -181,14 +186,18 @@ class Search {
         {parallel.tensor, parallel.context, parallel.expert, config.train.micro_batch,
          static_cast<int64_t>(config.memory.recompute)});
     if (!isNew) return known->second;
-    const Program program = LowerTraining(config, in_.world, target.traits);
     const Machine machine = ShareOf(target.machine, in_.world);
     const PrecisionPolicy precision = PrecisionOf(config);
     const PlanOptions options = PlanOptionsOf(config, in_.world, target.traits);
-    known->second = FloorOf({program, MeshOf(config, in_.world), machine, options.accumulate,
-                             std::min(precision.grad_accumulate, precision.grad_wire,
-                                      [](DType a, DType b) { return Bytes(a) < Bytes(b); }),
-                             options.overlap_weight_gradients});
+    const auto floor = [&](Exchanged exchanged) {
+      const Program program = LowerTraining(config, in_.world, target.traits, exchanged);
+      return FloorOf({program, MeshOf(config, in_.world), machine, options.accumulate,
+                      std::min(precision.grad_accumulate, precision.grad_wire,
+                               [](DType a, DType b) { return Bytes(a) < Bytes(b); }),
+                      options.overlap_weight_gradients});
+    };
+    known->second = floor(Exchanged::kAgain);
+    if (MayKeepExchanges(config)) known->second.seconds = floor(Exchanged::kKept).seconds;
     return known->second;
   }
 
@@ -206,9 +215,13 @@ class Search {
   void Draft(Candidate candidate) {
     const Drafted drafted = DraftOf(candidate);
     const Machine machine = ShareOf(in_.target(candidate.config).machine, in_.world);
-    const Timeline line =
-        Simulate(drafted.plan, drafted.plan.schedule, drafted.mesh, machine, in_.join);
-    candidate.seconds = std::max(candidate.seconds, line.seconds);
+    const auto seconds = [&](const Drafted& of) {
+      return Simulate(of.plan, of.plan.schedule, of.mesh, machine, in_.join).seconds;
+    };
+    double least = seconds(drafted);
+    if (MayKeepExchanges(candidate.config))
+      least = std::min(least, seconds(DraftOf(candidate, Exchanged::kKept)));
+    candidate.seconds = std::max(candidate.seconds, least);
     if (Gathers(candidate.config))
       TryNext<Reshard>(candidate, kReshards,
                        [](Config& config) -> Reshard& { return config.sharding.reshard; });
@@ -226,9 +239,10 @@ class Search {
     }
   }
 
-  Drafted DraftOf(const Candidate& candidate) {
-    ++advice_.drafted;
-    return DraftTraining(candidate.config, in_.world, in_.target(candidate.config).traits);
+  Drafted DraftOf(const Candidate& candidate, Exchanged exchanged = Exchanged::kAgain) {
+    advice_.drafted += exchanged == Exchanged::kAgain;
+    return DraftTraining(candidate.config, in_.world, in_.target(candidate.config).traits,
+                         exchanged);
   }
 
   static int64_t LimitOf(const Config& config, const AdviseTarget& target) {
@@ -242,12 +256,15 @@ class Search {
     const AdviseTarget target = in_.target(candidate.config);
     Config config = candidate.config;
     config.memory.budget_gib.reset();  // what does not fit is passed over here
-    const AssembledRun run = Assemble(config, in_.world, target.traits, {"train"});
+    AssembledRun run = Assemble(config, in_.world, target.traits, {"train"});
     ++advice_.planned;
-    const StepPlan& plan = run.plans.Of("train");
     Candidate placed = candidate;
-    placed.bound = plan.arena_bytes;
+    placed.bound = run.plans.Of("train").arena_bytes;
     if (!Fits(placed)) return KeepClosest(placed);
+    // It fits, and fills the budget with what exchanges bring.
+    if (candidate.config.memory.budget_gib && MayKeepExchanges(config))
+      run = Assemble(candidate.config, in_.world, target.traits, {"train"});
+    const StepPlan& plan = run.plans.Of("train");
     const Machine machine = ShareOf(target.machine, in_.world);
     const Mesh& mesh = run.layout.mesh;
     const Timeline line = Simulate(plan, plan.schedule, mesh, machine, in_.join);

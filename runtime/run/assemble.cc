@@ -13,6 +13,7 @@
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/graph/model_flops.h"
 #include "runtime/plan/schedule/allocator_table.h"
+#include "runtime/plan/schedule/kept_exchanges.h"
 #include "runtime/run/generate/inference_plans.h"
 #include "runtime/run/param_groups.h"
 
@@ -129,11 +130,12 @@ LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
 
 RecomputeChoice RecomputeFor(const Config& config, const SemanticGraph& forward,
                              const AssembledRun& run, const BackendTraits& traits) {
-  if (config.memory.recompute != Recompute::kAuto)
-    return GivenRecompute(forward, config.memory.recompute);
-  return ChooseRecompute({run.layout, run.plans.states, forward,
-                          LowerOptionsOf(config, traits.backend), run.options,
-                          traits.device_arena_bytes});
+  const LowerOptions lower = LowerOptionsOf(config, traits.backend);
+  const RecomputeInput input{run.layout, run.plans.states, forward,
+                             lower,      run.options,      traits.device_arena_bytes};
+  return KeepExchanges(input, config.memory.recompute == Recompute::kAuto
+                                  ? ChooseRecompute(input)
+                                  : GivenRecompute(forward, config.memory.recompute));
 }
 
 // Other models train and are evaluated in fp16 on GPUs; what generates with caches is WhyNoCaches'.
@@ -305,20 +307,23 @@ Mesh MeshOf(const Config& config, int world) {
   return mesh;
 }
 
-Program LowerTraining(const Config& config, int world, const BackendTraits& traits) {
+Program LowerTraining(const Config& config, int world, const BackendTraits& traits,
+                      Exchanged exchanged) {
   const std::unique_ptr<Model> model = ModelFor(config, traits.backend);
-  return Lower(AddGradients(ForwardFor(config, *model, PrecisionOf(config), kTrainPlan,
-                                       MeshOf(config, world)),
-                            config.memory.recompute),
-               LowerOptionsOf(config, traits.backend));
+  SemanticGraph forward =
+      ForwardFor(config, *model, PrecisionOf(config), kTrainPlan, MeshOf(config, world));
+  std::vector<UnitRecompute> units = RecomputeOf(forward, config.memory.recompute);
+  if (exchanged == Exchanged::kKept) units = KeepingAll(forward, std::move(units));
+  return Lower(AddGradients(std::move(forward), units), LowerOptionsOf(config, traits.backend));
 }
 
-Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits) {
+Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits,
+                      Exchanged exchanged) {
   const Mesh mesh = MeshOf(config, world);
   const ShardLayout layout =
       PlanShards(ModelFor(config, traits.backend)->spec(), mesh, PrecisionOf(config));
   const PlanOptions options = PlanOptionsOf(config, world, traits);
-  const Program program = LowerTraining(config, world, traits);
+  const Program program = LowerTraining(config, world, traits, exchanged);
   return {mesh, DraftStep(layout, PlanStates(layout, options, {&program}), program, options,
                           kTrainPlan.name)};
 }
@@ -373,6 +378,8 @@ AssembledRun Assemble(const Config& config, int world, const BackendTraits& trai
         planned.notes.push_back(note);
     if (part.known.trains && run.recompute.searched)
       planned.notes.push_back("recompute auto: " + ToString(run.recompute.counts));
+    if (part.known.name == kTrainPlan.name && run.recompute.exchanges.kept > 0)
+      planned.notes.push_back("exchanges kept: " + ToString(run.recompute.exchanges));
     CheckPlan(planned, mesh, run.options.accumulate);
     run.plans.plans.push_back(std::move(planned));
   }

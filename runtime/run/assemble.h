@@ -55,9 +55,15 @@ GraphMode GraphInForce(const Config& config);
 std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
+// Of searches' programs, what the backward does about what exchanges have brought to the forward:
+// exchanges it again, which takes the fewest bytes, or finds it kept, which takes the least time. A
+// run's plan is between the two (plan/schedule/kept_exchanges.h).
+enum class Exchanged { kAgain, kKept };
+
 // A training microbatch on one rank before parameters are sharded, for searches.
 // memory.recompute is not auto.
-Program LowerTraining(const Config& config, int world, const BackendTraits& traits);
+Program LowerTraining(const Config& config, int world, const BackendTraits& traits,
+                      Exchanged exchanged = Exchanged::kAgain);
 
 // The training plan without addresses and edges (DraftStep), for searches. memory.recompute is not
 // auto.
@@ -65,7 +71,8 @@ struct Drafted {
   Mesh mesh;
   StepPlan plan;
 };
-Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits);
+Drafted DraftTraining(const Config& config, int world, const BackendTraits& traits,
+                      Exchanged exchanged = Exchanged::kAgain);
 
 // Why linears in FP8 do not take a sequence's rows on a rank; "" where they do. Asked of every
 // plan: one of a single sequence has no more rows than that.

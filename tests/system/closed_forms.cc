@@ -314,32 +314,36 @@ int64_t StagedPerStep(const Trial& trial) {
 
 // Of n ranks along tensor each has R/n rows of C between blocks. Attention and MLP of a block each
 // gather their input's rows and scatter the sum of their result's. The backward gathers the
-// gradient of that result, and the input's rows once more for the weight's gradient, and scatters
-// the sum of the input's gradient. An exchange of rows sends what n - 1 others get: (n - 1) R/n C.
+// gradient of that result, and the input's rows once more for the weight's gradient, unless they
+// are kept, and scatters the sum of the input's gradient. An exchange of rows sends what n - 1
+// others get: (n - 1) R/n C.
 //
 // Of n ranks along context each has R/n rows. Each attention gathers the rows' keys and values, Hkv
 // heads of D each, of which tensor's ranks have equal parts; its gradient gathers them once more,
-// and scatters the sum of theirs. An attention that is computed again reads what its gradient does.
+// unless they are kept, and scatters the sum of theirs. An attention that is computed again reads
+// what its gradient does.
 //
 // Of n ranks along expert each has E/n experts of every block, and exchanges pieces of M = R min(K,
 // E/n) rows: E/n counts to a rank; M weights, and in the backward their gradients; M rows of C out
 // and back, and in the backward the gradients of both and those out once more.
-ExchangeForm ExchangesOf(const Trial& trial) {
+ExchangeForm ExchangesOf(const Trial& trial, const KeptForm& kept) {
   const Config& config = trial.config;
   const ModelConfig& model = config.model;
-  const int64_t layers = model.layers * config.train.Accumulate(DataRanks(trial)),
+  const int64_t accumulate = config.train.Accumulate(DataRanks(trial)),
+                layers = model.layers * accumulate,
                 rows = config.train.micro_batch * model.seq_len / ContextAxis(trial),
                 element = BytesOf(config.precision.compute);
   ExchangeForm form;
   if (const int64_t n = TensorAxis(trial); n > 1) {
     const int64_t halves = 2 * layers, bytes = (n - 1) * (rows / n) * model.d_model * element;
     const int64_t strips = config.parallel.tensor_strips;
-    form = {3 * halves * strips, 2 * halves * strips, 3 * halves * bytes, 2 * halves * bytes};
+    const int64_t gathers = 3 * halves - accumulate * kept.halves;
+    form = {gathers * strips, 2 * halves * strips, gathers * bytes, 2 * halves * bytes};
   }
   if (const int64_t n = ContextAxis(trial); n > 1) {
     const int64_t columns = 2 * model.KvHeads() / TensorAxis(trial) * model.HeadDim(),
                   bytes = (n - 1) * rows * columns * element;
-    const int64_t gathers = 2 * layers;
+    const int64_t gathers = 2 * layers - accumulate * kept.keys;
     form.gathers += gathers, form.scatters += layers;
     form.gathered_bytes += gathers * bytes, form.scattered_bytes += layers * bytes;
   }
@@ -401,7 +405,23 @@ int64_t TableRow(const Trial& trial, const FlatForm& flat) {
   return scales + Up(*std::max_element(rest.begin(), rest.end()), 4);
 }
 
-StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
+KeptForm KeptExchangesOf(const Trial& trial, const AssembledRun& run) {
+  const std::vector<int64_t> blocks =
+      trial.config.sharding.BlocksOfUnits(trial.config.model.layers);
+  KeptForm kept;
+  size_t next = 0;
+  for (size_t u = 0; u < run.layout.units.size(); ++u) {
+    if (run.layout.units[u].role != UnitRole::kBlock) continue;
+    const int64_t of = blocks.at(next++);
+    for (const NodeDef* kind : run.recompute.units[u].kept)
+      (kind->name == "gather_rows" ? kept.halves : kept.keys) +=
+          kind->name == "gather_rows" ? 2 * of : of;
+  }
+  return kept;
+}
+
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank,
+                             const KeptForm& exchanges) {
   using Downcast = ShardingConfig::Downcast;
   const Config& config = trial.config;
   const int64_t world = trial.world, replicas = config.parallel.replicate;
@@ -478,7 +498,7 @@ StepCounters ExpectedPerStep(const Trial& trial, int64_t kept, int64_t rank) {
   });
   if (TestRanks().Traits(trial.world).backend == Backend::kCuda)
     e.kernels.concatenated_bytes += StagedPerStep(trial);
-  const ExchangeForm rows = ExchangesOf(trial);
+  const ExchangeForm rows = ExchangesOf(trial, exchanges);
   e.comm.all_gathers += rows.gathers;
   e.comm.reduce_scatters += rows.scatters;
   e.comm.gathered_bytes += rows.gathered_bytes;

@@ -36,11 +36,19 @@ struct ExchangeForm {
   int64_t gathers = 0, scatters = 0, gathered_bytes = 0, scattered_bytes = 0;
   int64_t pieces = 0, piece_bytes = 0;
 };
-ExchangeForm ExchangesOf(const Trial& trial);
+// Of a microbatch, what the forward has gathered and the backward does not gather again, since the
+// plan has room to keep it: rows of blocks' halves, keys of attentions.
+struct KeptForm {
+  int64_t halves = 0, keys = 0;
+};
+// By the kinds that each unit of blocks keeps, as the run has chosen them.
+KeptForm KeptExchangesOf(const Trial& trial, const AssembledRun& run);
+ExchangeForm ExchangesOf(const Trial& trial, const KeptForm& kept = {});
 
 // Counters of one step on `rank`; ranks differ only in all-reduces whose slices are uneven.
 // `kept`: blocks that sharding.reshard=auto keeps gathered.
-StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0, int64_t rank = 0);
+StepCounters ExpectedPerStep(const Trial& trial, int64_t kept = 0, int64_t rank = 0,
+                             const KeptForm& exchanges = {});
 
 // Of a step on CUDA: f32 products that a matmul forms in scratch and adds to a bf16 gradient by the
 // concat kernel. The one exception to "direct concatenates nothing" (kernels/ops/cost.h).

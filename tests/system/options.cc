@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
+#include <variant>
 
 #include "runtime/config/validate.h"
 #include "tests/system/closed_forms.h"
@@ -35,7 +37,15 @@ bool Bucketed(const Trial& trial) {
 int64_t Communicators(const Outcome& o) { return o.shard_communicators; }
 int64_t Launches(const Outcome& o) { return o.counters[0].graph_launches; }
 int64_t PoisonedWords(const Outcome& o) { return o.poisoned_words; }
-int64_t Gathers(const Outcome& o) { return o.counters[0].comm.all_gathers; }
+// Without those of exchanges, of which a plan keeps what it has room for.
+int64_t Gathers(const Outcome& o) {
+  int64_t exchanged = 0;
+  for (const Entry& entry : o.plan().schedule)
+    for (const PlanOp& op : o.plan().bodies[static_cast<size_t>(entry.body)].ops)
+      exchanged +=
+          op.stream == StreamId::kExchange && std::holds_alternative<AllGatherOp<View>>(op.op);
+  return o.counters[0].comm.all_gathers - exchanged * std::ssize(o.scalars);
+}
 int64_t CastBytes(const Outcome& o) { return o.counters[0].kernels.cast_bytes; }
 int64_t ConcatenatedBytes(const Outcome& o) { return o.counters[0].kernels.concatenated_bytes; }
 int64_t GradPoolBytes(const Outcome& o) { return o.plan().grad_pool_bytes; }
@@ -265,8 +275,9 @@ bool Valid(const Trial& trial) { return Validate(trial.config, {.world = trial.w
 
 void RequireCounters(const Trial& trial, const Outcome& outcome) {
   const int64_t kept = KeptBlocks(outcome.plan(), outcome.run.layout);
+  const KeptForm exchanges = KeptExchangesOf(trial, outcome.run);
   for (size_t rank = 0; rank < outcome.counters.size(); ++rank) {
-    const StepCounters step = ExpectedPerStep(trial, kept, static_cast<int64_t>(rank));
+    const StepCounters step = ExpectedPerStep(trial, kept, static_cast<int64_t>(rank), exchanges);
     StepCounters expected = step * trial.steps;
     if (TestRanks().captures())
       expected.graph_launches -= step.graph_launches;  // the first step is issued

@@ -100,7 +100,7 @@ bool Differentiator::IsRecomputed(const Node& node) const {
     case RecomputeClass::kDear:
       return again.dear;
     case RecomputeClass::kExchange:
-      return true;
+      return std::find(again.kept.begin(), again.kept.end(), node.kind) == again.kept.end();
     case RecomputeClass::kNever:
       return false;
   }

@@ -13,8 +13,9 @@ namespace millrace {
 
 // What a unit's backward computes again instead of reading what its forward saved.
 struct UnitRecompute {
-  std::vector<const NodeDef*> cheap;  // these kinds, of those that are cheap
-  bool dear = false;                  // all that is dear
+  std::vector<const NodeDef*> cheap;      // these kinds, of those that are cheap
+  bool dear = false;                      // all that is dear
+  std::vector<const NodeDef*> kept = {};  // and not what these exchanges bring
   bool operator==(const UnitRecompute&) const = default;
 };
 

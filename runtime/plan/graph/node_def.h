@@ -4,6 +4,7 @@
 // to the same. No pass lists the kinds.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace millrace {
@@ -20,7 +21,8 @@ enum class RecomputeClass {
   kCheap,  // a pass over its operands: each kind is recomputed, or not, on its own
   kDear,   // a product, or what pays only together with all else of its block
   // Its outputs are other ranks' values, or follow from these with room for more rows than come:
-  // formed again, not kept.
+  // formed again, not kept. Those with `received` are kept where bytes are free (schedule/
+  // kept_exchanges.h).
   kExchange,
   kNever,  // always kept
 };
@@ -45,6 +47,9 @@ struct NodeDef {
   void (*lower)(Lowering& lowering, const Step& step) = nullptr;
   // Absorbs another node, where one op computes both (lower/fusion.h). Null: never.
   void (*fuse)(Fuser& fuser, int position) = nullptr;
+  // Of an exchange whose outputs are live to the last row: bytes that a rank receives for them.
+  // Null: they are never kept, for want of such rows or because no byte comes from another rank.
+  int64_t (*received)(const SemanticGraph& graph, const Node& node) = nullptr;
   // Of the forward; model_flops.h. Null: 0.
   FlopsPerToken (*flops)(const SemanticGraph& graph, const Node& node) = nullptr;
 };

@@ -57,6 +57,12 @@ struct Value {
   LossId loss = {};
 };
 
+inline int64_t BytesOf(const Value& value) {
+  int64_t bytes = Bytes(value.dtype);
+  for (const int64_t dim : value.dims) bytes *= dim;
+  return bytes;
+}
+
 struct Node {
   const NodeDef* kind = nullptr;
   // By position, as the kind's definition says; an absent one is an invalid id.

@@ -70,12 +70,17 @@ void RequirePartial(const ForwardBuilder& b, ValueId x, AxisSet axes, const std:
            ToString(axes), ToString(placement));
 }
 
+int64_t ReceivedByGather(const SemanticGraph& graph, const Node& node) {
+  return BytesOf(graph.value(node.outputs[0])) - BytesOf(graph.value(node.inputs[0]));
+}
+
 }  // namespace
 
 const NodeDef kGatherRowsNode{.name = "gather_rows",
                               .recompute = RecomputeClass::kExchange,
                               .gradient = GradientOfGather,
-                              .lower = LowerGather};
+                              .lower = LowerGather,
+                              .received = ReceivedByGather};
 const NodeDef kScatterSumRowsNode{.name = "scatter_sum_rows",
                                   .recompute = RecomputeClass::kNever,
                                   .gradient = GradientOfScatter,

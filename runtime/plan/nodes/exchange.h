@@ -15,7 +15,8 @@
 // and its sums leave when they are formed. Strips lie one behind the other on every rank, so that
 // each is one collective of contiguous rows.
 //
-// Gathered rows of a block are not kept for the backward but gathered again; sums are kept.
+// Gathered rows of a block are kept for the backward where bytes are free (schedule/
+// kept_exchanges.h), else gathered again; sums are kept.
 #pragma once
 
 #include <string>

@@ -64,6 +64,10 @@ json RecomputeJson(const RecomputeFigures& r) {
                   {"saved_bytes", r.searched ? json(r.saved_bytes) : json(nullptr)},
                   {"ops", r.ops},
                   {"seconds", r.seconds}};
+  figures["exchanges"] = {{"kept", r.exchanges.kept},
+                          {"all", r.exchanges.all},
+                          {"held_bytes", r.exchanges.held_bytes},
+                          {"wire_bytes_saved", r.exchanges.wire_bytes}};
   for (const auto& [kind, units] : r.counts.cheap) figures[kind + "s"] = units;
   return figures;
 }

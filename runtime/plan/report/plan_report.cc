@@ -209,6 +209,7 @@ PlanReport MakePlanReport(const ReportInput& in) {
   r.recompute.counts = in.recompute.counts;
   r.recompute.searched = in.recompute.searched;
   r.recompute.saved_bytes = in.recompute.saved_bytes;
+  r.recompute.exchanges = in.recompute.exchanges;
   FillOps(in, r);
   FillTime(in, r);
   r.choices = in.plan.notes;

@@ -57,6 +57,7 @@ struct RecomputeFigures {
   RecomputeCounts counts;
   bool searched = false;    // memory.recompute=auto
   int64_t saved_bytes = 0;  // searched: by how much it makes the arena smaller
+  KeptExchanges exchanges;  // of a microbatch
   int64_t ops = 0;          // in one step
   double seconds = 0;       // of these ops
 };

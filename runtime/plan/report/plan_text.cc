@@ -127,6 +127,17 @@ class Writer {
     Row("recomputed", text);
   }
 
+  // Of what exchanges bring the backward needs again.
+  void Exchanges() {
+    const KeptExchanges& e = r_.recompute.exchanges;
+    if (e.all == 0) return;
+    std::string text = fmt::format("{} of {} a microbatch", e.kept, e.all);
+    if (e.kept > 0)
+      text += fmt::format(" from forward to backward: {} held, {} less on the wire",
+                          BytesText(e.held_bytes), BytesText(e.wire_bytes));
+    Row("exchanges kept", text);
+  }
+
   void Memory() {
     const MemoryFigures& m = r_.memory;
     Title("Memory of one rank");
@@ -143,6 +154,7 @@ class Writer {
                     Percent(static_cast<double>(m.arena - m.lower_bound),
                             static_cast<double>(m.lower_bound))));
     Recomputed();
+    Exchanges();
     if (m.run_arena > m.arena)
       Row("arena of the run", BytesText(m.run_arena) + ": another plan of the run needs more");
     if (m.device > 0) {

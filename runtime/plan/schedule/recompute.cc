@@ -38,10 +38,8 @@ class Search {
   explicit Search(const RecomputeInput& input)
       : in_(input),
         options_(input.options),
-        machine_(ShareOf(FindMachine(input.options.backend == Backend::kCuda ? "h100" : "cpu"),
-                         input.layout.mesh.world())),
+        machine_(MachineOfChoices(input.options.backend, input.layout.mesh.world())),
         kinds_(CheapKinds(input.forward)) {
-    machine_.ranks_per_host = 0;  // a plan depends on no rate that somebody may state
     options_.budget_bytes = 0;
     if (options_.reshard == Reshard::kAuto) options_.reshard = Reshard::kAfterForward;
     for (size_t u = 0; u < in_.forward.unit_names.size(); ++u)
@@ -139,10 +137,7 @@ class Search {
       if (node.kind != kinds_[k]) continue;
       for (const ValueId id : node.outputs) {
         if (!id) continue;
-        const Value& value = in_.forward.value(id);
-        int64_t bytes = Bytes(value.dtype);
-        for (const int64_t dim : value.dims) bytes *= dim;
-        dropped[static_cast<size_t>(node.unit.value)] += bytes;
+        dropped[static_cast<size_t>(node.unit.value)] += BytesOf(in_.forward.value(id));
       }
     }
     std::vector<Saving> savings = {{0, 0, Prefix(0, 0)}};
@@ -241,7 +236,7 @@ class Search {
   RecomputeChoice Chosen(const Prefixes& p) {
     // Nothing recomputed may be nothing planned yet.
     const int64_t saved = p == Prefix(0, 0) ? 0 : Arena(Prefix(0, 0)) - Arena(p);
-    return {UnitsOf(p), CountsOf(in_.forward, UnitsOf(p)), true, saved};
+    return {UnitsOf(p), CountsOf(in_.forward, UnitsOf(p)), true, saved, {}};
   }
 
   const RecomputeInput& in_;
@@ -255,9 +250,15 @@ class Search {
 
 }  // namespace
 
+Machine MachineOfChoices(Backend backend, int world) {
+  Machine machine = ShareOf(FindMachine(backend == Backend::kCuda ? "h100" : "cpu"), world);
+  machine.ranks_per_host = 0;  // a plan depends on no rate that somebody may state
+  return machine;
+}
+
 RecomputeChoice GivenRecompute(const SemanticGraph& forward, Recompute policy) {
   const std::vector<UnitRecompute> units = RecomputeOf(forward, policy);
-  return {units, CountsOf(forward, units), false, 0};
+  return {units, CountsOf(forward, units), false, 0, {}};
 }
 
 RecomputeChoice ChooseRecompute(const RecomputeInput& input) { return Search(input).Run(); }

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/cost/machine.h"
 #include "runtime/plan/graph/gradients.h"
 #include "runtime/plan/lower/lower.h"
 #include "runtime/plan/schedule/planner.h"
@@ -50,12 +51,23 @@ struct RecomputeCounts {
   bool operator==(const RecomputeCounts&) const = default;
 };
 
+// Of what exchanges bring to a microbatch's forward and its backward needs again.
+struct KeptExchanges {
+  int64_t kept = 0, all = 0;               // exchanges
+  int64_t held_bytes = 0, wire_bytes = 0;  // of those kept: their results, and what a rank receives
+  bool operator==(const KeptExchanges&) const = default;
+};
+
 struct RecomputeChoice {
   std::vector<UnitRecompute> units;  // by UnitId
   RecomputeCounts counts;
   bool searched = false;    // by ChooseRecompute; else given
   int64_t saved_bytes = 0;  // searched: by how much it makes the arena smaller
+  KeptExchanges exchanges;  // by KeepExchanges (kept_exchanges.h)
 };
+
+// What choices go by, the same on every rank and wherever `plan` runs.
+Machine MachineOfChoices(Backend backend, int world);
 
 RecomputeChoice GivenRecompute(const SemanticGraph& forward, Recompute policy);
 

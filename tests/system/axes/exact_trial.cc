@@ -18,9 +18,8 @@
 #include "tests/support/exact_kernels.h"
 
 namespace millrace::test {
-namespace {
 
-Program ProgramOf(const Trial& trial) {
+SemanticGraph ForwardOf(const Trial& trial) {
   const Config& config = trial.config;
   const std::unique_ptr<Model> model = MakeModel(ModelOptionsOf(config));
   const PrecisionPolicy precision = PrecisionOf(config);
@@ -29,7 +28,13 @@ Program ProgramOf(const Trial& trial) {
       {config.train.micro_batch, config.model.seq_len, config.parallel.tensor_strips},
       precision.compute, precision.norm_params, MeshOf(config, trial.world));
   model->EmitForward(builder, HeadMode::kTrainLoss);
-  return Lower(AddGradients(std::move(builder).Finish(), config.memory.recompute), LowerOptions{});
+  return std::move(builder).Finish();
+}
+
+namespace {
+
+Program ProgramOf(const Trial& trial) {
+  return Lower(AddGradients(ForwardOf(trial), trial.config.memory.recompute), LowerOptions{});
 }
 
 AssembledRun Planned(const Trial& trial, const Program& program, bool spoiled) {

@@ -26,6 +26,9 @@ struct ExactSizes {
 Trial ExactTrial(ModelConfig::Family family, const ExactShape& shape, int64_t accumulate,
                  const ExactSizes& sizes);
 
+// The forward of the trial's training step.
+SemanticGraph ForwardOf(const Trial& trial);
+
 // Bits of losses, norms, weights and gradients (the moments) after two steps, of the program that
 // `change` leaves.
 std::string ExactBits(const Trial& trial, const std::function<void(Program&)>& change = {});

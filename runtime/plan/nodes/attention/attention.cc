@@ -14,7 +14,8 @@
 // With sequences split over ranks (context): keys and values of all ranks are gathered for the op
 // and their gradients summed behind it. They are columns of the fused rows, so they are copied to
 // this rank's place among the gathered ones, and back. What is gathered is a value, the last input
-// of both nodes: formed again in the backward, once, also where attention is computed again.
+// of both nodes: formed again in the backward, once, also where attention is computed again, but
+// where it is kept.
 namespace millrace {
 namespace {
 
@@ -53,6 +54,11 @@ void LowerGatherKeys(Lowering& l, const Step& step) {
   gather.axes = Axis::kContext;
   gather.full = InOneRow(all);
   l.Push(gather, node, ":keys");
+}
+
+int64_t ReceivedKeys(const SemanticGraph& graph, const Node& node) {
+  const int64_t all = BytesOf(graph.value(node.outputs[0]));
+  return all - all / graph.context();
 }
 
 // Of one sequence and head: tiles of 64 by 64, as our own kernels have them.
@@ -176,8 +182,10 @@ View KeyColumnsOf(View rows, const HeadsAttrs& attrs) {
   return rows;
 }
 
-const NodeDef kGatherKeysNode{
-    .name = "gather_keys", .recompute = RecomputeClass::kExchange, .lower = LowerGatherKeys};
+const NodeDef kGatherKeysNode{.name = "gather_keys",
+                              .recompute = RecomputeClass::kExchange,
+                              .lower = LowerGatherKeys,
+                              .received = ReceivedKeys};
 const NodeDef kAttentionNode{.name = "attention",
                              .recompute = RecomputeClass::kDear,
                              .gradient = Gradient,

@@ -259,6 +259,8 @@ TEST_CASE("the keys of plan --json are a contract", "[plan][report]") {
       "prologue.reduced_bytes\n"
       "recompute\nrecompute.activations\nrecompute.auto\nrecompute.block_units\nrecompute."
       "everything\n"
+      "recompute.exchanges\nrecompute.exchanges.all\nrecompute.exchanges.held_bytes\n"
+      "recompute.exchanges.kept\nrecompute.exchanges.wire_bytes_saved\n"
       "recompute.norms\nrecompute.ops\nrecompute.saved_bytes\nrecompute.seconds\n"
       "roofline\nroofline.by_kind\nroofline.ops\n"
       "step\nstep.all_gathers\nstep.all_reduced_bytes\nstep.all_reduces\nstep.all_to_alls\n"
