@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/nccl/nccl_factory.h"
+#include "comm/nccl/nccl_options.h"
 #include "comm/peer/peer_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/launch.h"
@@ -21,6 +22,7 @@
 #include "runtime/base/cuda/nvtx_ranges.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
+#include "runtime/plan/cost/communicators.h"
 
 namespace millrace {
 namespace {
@@ -35,6 +37,10 @@ std::vector<std::string> GpuIds() {
   }
   return ids;
 }
+
+// Plans count the memory of the communicators that NcclFactory makes.
+static_assert(NcclOptions().max_ctas == kCommunicatorChannels &&
+              kSmallCtas == kSmallCommunicatorChannels);
 
 // Figures of the GPU for MFU and predictions; of a GPU that nobody has measured, an H100's, and
 // said so. Never more memory than it has (a GH200 is an H200 with less).
@@ -99,15 +105,15 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
           return std::includes(copy.begin(), copy.end(), ranks.begin(), ranks.end());
         },
         {}, log);
-  if (peers.use) rank.machine = rank.machine.OverPeerMemory(mesh.Size(Axis::kReplicate) > 1);
+  if (peers.use) rank.machine = rank.machine.OverPeerMemory(false);
   rank.notice = peers.notice;
   rank.environment.peer_memory = peers.use;
   rank.environment.device = device.get();
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
-  rank.environment.traits.device_arena_bytes =
-      rank.machine.ArenaBytes(host.world_size(), mesh.Size(kCopyAxes));
+  rank.environment.traits.device_arena_bytes = ArenaBytes(
+      mesh, {config.optimizer.HasMuon(), config.parallel.experts_over_tensor}, rank.machine);
   device->Attached<cuda::LaunchPolicy>().early = config.execution.programmatic_launch;
   rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);

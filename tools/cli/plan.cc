@@ -14,6 +14,7 @@
 #include "runtime/base/mesh.h"
 #include "runtime/data/file_system.h"
 #include "runtime/picture/text.h"
+#include "runtime/plan/cost/communicators.h"
 #include "runtime/plan/cost/machine_file.h"
 #include "runtime/plan/report/plan_html.h"
 #include "runtime/plan/report/plan_json.h"
@@ -101,11 +102,11 @@ AdviseTarget TargetOf(const Config& config, int world, const Machine& given) {
   using PeerMemory = ExecutionConfig::PeerMemory;
   const PeerMemory peers = config.execution.peer_memory;
   const Machine machine =
-      peers == PeerMemory::kOff
-          ? given
-          : given.OverPeerMemory(peers == PeerMemory::kAuto || config.parallel.replicate > 1);
+      peers == PeerMemory::kOff ? given : given.OverPeerMemory(peers == PeerMemory::kAuto);
   return {machine,
-          {Backend::kCuda, 0, machine.ArenaBytes(world, MeshOf(config, world).Size(kCopyAxes))}};
+          {Backend::kCuda, 0,
+           ArenaBytes(MeshOf(config, world),
+                      {config.optimizer.HasMuon(), config.parallel.experts_over_tensor}, machine)}};
 }
 
 StreamJoin JoinOf(const Config& config) {

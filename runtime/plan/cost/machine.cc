@@ -9,12 +9,6 @@
 #include "runtime/plan/cost/machine_texts.h"
 
 namespace millrace {
-namespace {
-
-// Of a peer's arena, per byte of the tables that map it: measured, 2 MiB per GiB and peer.
-constexpr int64_t kBytesPerMappedByte = 512;
-
-}  // namespace
 
 std::string_view Name(CollectiveAlgorithm algorithm) {
   switch (algorithm) {
@@ -30,30 +24,11 @@ std::string_view Name(CollectiveAlgorithm algorithm) {
   return "?";
 }
 
-int64_t Machine::MappedPeers(int shard) const {
-  const bool apart = ranks_per_host > 0 && shard > ranks_per_host;
-  return maps_peers && !apart ? shard - 1 : 0;
-}
-
-int64_t Machine::BesideArena(int world, int shard, int64_t arena_bytes) const {
-  if (process_bytes == 0 || world == 1) return process_bytes;
-  const int64_t tables = MappedPeers(shard) * (arena_bytes / kBytesPerMappedByte);
-  return process_bytes + (has_communicators ? communication_bytes : peer_memory_bytes) + tables;
-}
-
 Machine Machine::OverPeerMemory(bool with_nccl) const {
   Machine machine = *this;
   machine.maps_peers = true;
   machine.has_communicators = with_nccl;
   return machine;
-}
-
-int64_t Machine::ArenaBytes(int world, int shard) const {
-  if (device_bytes == 0 || process_bytes == 0) return 0;
-  const int64_t left = device_bytes - BesideArena(world, shard, 0);
-  const int64_t mapped = MappedPeers(shard);
-  const int64_t tables = (left / (kBytesPerMappedByte + mapped) + 1) * mapped;
-  return std::max<int64_t>(left - tables, 1);  // 1: known, and nothing
 }
 
 const std::vector<Machine>& Machines() {

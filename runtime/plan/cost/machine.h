@@ -94,29 +94,26 @@ struct Machine {
   bool concurrent_streams = true;
   // Kernels of two streams at once share the device; else each has one to itself.
   bool kernels_share = false;
-  // Bytes of a rank's device that are not the arena, at most: the context and what libraries load;
-  // with more than one rank also communicators, their kernels and buffers. 0: nobody has measured.
-  int64_t process_bytes = 0, communication_bytes = 0;
-  // Where collectives run over the memory of peers and NCCL makes no communicators: in
-  // place of communication_bytes, and for the arena of each peer that is mapped, 8
-  // bytes for each 4 KiB of it.
-  int64_t peer_memory_bytes = 0;
+  // Bytes of a rank's device that are not the arena, at most: the context and what libraries load.
+  // 0: nobody has measured.
+  int64_t process_bytes = 0;
+  // What NCCL takes beside (communicators.h): once, with the first communicator; for each; for each
+  // of its channels, and for what a channel connects at the first call: a ring, the trees of
+  // all-reduces, a ring that crosses hosts.
+  int64_t nccl_bytes = 0, communicator_bytes = 0, channel_bytes = 0, ring_bytes = 0, tree_bytes = 0,
+          network_ring_bytes = 0;
+  int64_t peer_communicator_bytes = 0;  // of a communicator over the memory of peers
+  // Collectives run over the memory of peers where all ranks of a copy of the parameters are on one
+  // host; a plan that cannot know counts both kinds of communicator.
   bool maps_peers = false, has_communicators = true;
   // What a device has, by cudaMemGetInfo, about; 0: the host's memory, not looked at.
   int64_t device_bytes = 0;
   int devices = 0;  // ranks that have a device of their own; more share them. 0: all have
 
   double peak(DType compute) const { return IsFloatOf16Bits(compute) ? peak_bf16 : peak_f32; }
-  // Whose arenas a rank maps: none where a copy of the parameters has no host to itself.
-  int64_t MappedPeers(int shard) const;
-  // Of one of `world` ranks, of which `shard` share each copy of the parameters, and
-  // whose arenas are as large.
-  int64_t BesideArena(int world, int shard, int64_t arena_bytes) const;
-  // The same over peers' memory; `with_nccl`: communicators of NCCL's are made as
-  // well, for sums over replicas.
+  // The same over peers' memory; `with_nccl`: communicators of NCCL's are counted as if there were
+  // no peers' memory.
   Machine OverPeerMemory(bool with_nccl) const;
-  // What is left of the device for the arena; 0: not known.
-  int64_t ArenaBytes(int world, int shard) const;
   double gemm(DType operands) const {
     if (IsFloatOf16Bits(operands)) return gemm_bf16;
     return IsFloat8(operands) && gemm_fp8 > 0 ? gemm_fp8 : gemm_f32;

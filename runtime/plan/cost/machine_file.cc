@@ -159,11 +159,17 @@ Machine ParseMachine(std::string_view text, std::string_view where) {
   }
   ReadSections(file, errors, machine);
   file.RefuseUnknown();
-  for (std::string& error : errors)
+  for (std::string& error : errors) {
     if (error == "gemm.fp8_tflops: missing")
       error +=
           ": what products in FP8 sustain, which files from before FP8 lack; measure the machine "
           "again, or give 0, as f32";
+    if (error == "device.nccl_mib: missing")
+      error +=
+          ": what NCCL takes, which older files have as device.communication_mib for all "
+          "communicators together; measure the machine again, or take section device of "
+          "configs/machines/h100.json";
+  }
   if (errors.empty()) RequireSense(machine, errors);
   std::string lines;
   for (const std::string& error : errors)

@@ -67,8 +67,13 @@ inline constexpr MachineCount kMachineCounts[] = {
 inline constexpr MachineBytes kMachineBytes[] = {
     {"memory_mib", &Machine::device_bytes},
     {"process_mib", &Machine::process_bytes},
-    {"communication_mib", &Machine::communication_bytes},
-    {"peer_memory_mib", &Machine::peer_memory_bytes},
+    {"nccl_mib", &Machine::nccl_bytes},
+    {"communicator_mib", &Machine::communicator_bytes},
+    {"channel_mib", &Machine::channel_bytes},
+    {"ring_mib", &Machine::ring_bytes},
+    {"tree_mib", &Machine::tree_bytes},
+    {"network_ring_mib", &Machine::network_ring_bytes},
+    {"peer_communicator_mib", &Machine::peer_communicator_bytes},
 };
 
 inline constexpr const char* kAll = "all";  // the source of everything that no other names

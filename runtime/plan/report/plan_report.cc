@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
+#include "runtime/plan/cost/communicators.h"
 #include "runtime/plan/graph/model_flops.h"
 
 namespace millrace {
@@ -102,7 +103,7 @@ MemoryFigures MemoryOf(const ReportInput& in) {
   m.arena = plan.arena_bytes;
   m.run_arena = std::max(plan.arena_bytes, in.other_plans_arena);
   const int64_t beside =
-      in.machine.BesideArena(in.layout.mesh.world(), in.layout.mesh.Size(kCopyAxes), m.run_arena);
+      BesideArena(CommunicatorsOf(plan, in.layout.mesh), in.layout.mesh, in.machine, m.run_arena);
   if (in.options.backend == Backend::kCuda && beside > 0) {
     m.device = m.run_arena + beside;
     m.device_has = in.machine.device_bytes;

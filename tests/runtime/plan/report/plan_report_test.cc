@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "runtime/picture/text.h"
+#include "runtime/plan/cost/communicators.h"
 #include "runtime/plan/report/plan_json.h"
 #include "runtime/plan/report/plan_text.h"
 #include "tests/runtime/plan/tiny_plan.h"
@@ -173,20 +174,9 @@ TEST_CASE("a plan for GPUs says how much of a device it takes, and when that is 
   options.backend = Backend::kCuda;
   const TinyPlan plan = PlanFor(SmallModel(1), {1, 2}, {}, options);
   const PlanReport r = plan.Report(machine);
-  const int64_t arena = r.memory.run_arena, nccl = machine.BesideArena(2, 2, arena);
-  CHECK(nccl > machine.BesideArena(1, 1, arena));
-  // A table maps each peer's arena: 2 MiB per GiB.
-  const Machine peers = machine.OverPeerMemory(false);
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  CHECK(peers.BesideArena(2, 2, 0) < nccl);
-  CHECK(peers.BesideArena(2, 2, 0) > machine.BesideArena(1, 1, 0));
-  CHECK(peers.BesideArena(4, 4, 10 * kGiB) - peers.BesideArena(4, 4, 0) == 3 * 10 * (kGiB / 512));
-  CHECK(peers.BesideArena(1, 1, kGiB) == machine.BesideArena(1, 1, kGiB));
-  CHECK(machine.OverPeerMemory(true).BesideArena(2, 2, 512 * kGiB) == nccl + kGiB);
-  // What is left for the arena leaves room for its tables.
-  const int64_t left = peers.ArenaBytes(8, 8);
-  CHECK(left + peers.BesideArena(8, 8, left) <= peers.device_bytes);
-  CHECK(left + peers.BesideArena(8, 8, left) > peers.device_bytes - kGiB / 1024);
+  const Mesh two(1, 2);
+  const int64_t arena = r.memory.run_arena,
+                nccl = BesideArena(MostCommunicators(two), two, machine, arena);
   CHECK(r.memory.device == r.memory.run_arena + nccl);
   CHECK(PlanReportJson(r)["memory"]["device_bytes"] == r.memory.device);
   CHECK_THAT(PlanReportText(r), !Catch::Contains("does not fit"));
