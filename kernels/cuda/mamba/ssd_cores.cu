@@ -90,8 +90,7 @@ __device__ __forceinline__ void DecayPairs(OutBuffers& s, int h, const PairSlots
     FragmentOf(m, w[0], w[1]);
     s.m[h % 2][block.index()][l.lane] = make_uint4(m[0], m[1], m[2], m[3]);
   }
-  __syncwarp();
-  if (l.lane == 0) Arrive(SharedAddress(&s.m_there));
+  Arrive(SharedAddress(&s.m_there));
 }
 
 // A warp's rows of the outputs of head h of a group.
@@ -132,7 +131,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) OutKernel(const SsdArgs a) {
   if (threadIdx.x == 0) {
     s.first.Init(a, group);
     s.stages.Init();
-    InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+    InitBarrier(SharedAddress(&s.m_there), kPairThreads);
   }
   __syncthreads();
   const Tile<kN> c{s.c}, b{s.heads[kStages - 1].x};

@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
   if (threadIdx.x == 0) {
     s.first.Init(a, group);
     s.stages.Init();
-    InitBarrier(SharedAddress(&s.m_there), kPairWarps);
+    InitBarrier(SharedAddress(&s.m_there), kPairThreads);
   }
   __syncthreads();
   const Tile<kN> b{s.b}, c{s.heads[kStages - 1].x};
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kPairThreads, 1) XKernel(const SsdArgs a) {
     for (int slot = 0; slot < kSlots; ++slot)
       if (slots.Has(slot)) PairsOfBlock(d_pairs[slot], pairs[slot], here, h, slots.blocks[slot]);
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&here.m_there));
+    Arrive(SharedAddress(&here.m_there));
     XOfHead(a, group, here, h);
   }
   __syncthreads();
