@@ -6,6 +6,9 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/energy_ticks.h"
@@ -15,15 +18,72 @@
 namespace millrace {
 namespace {
 
-// Graphs in the device's queue while the host reads the counters, which may take milliseconds.
-constexpr int64_t kAhead = 4;
+constexpr int64_t kAhead = 4;  // graphs in the device's queue
 // A counter that has not told a turn's energy by then tells nothing.
 constexpr double kLongestTurn = 1;
-constexpr int64_t kGraphsPerClock = 8;  // the clock is read that often
+constexpr std::chrono::milliseconds kBetweenReadings{1};
+constexpr int64_t kReadingsPerClock = 8;  // the clock is read that often
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+// The counters during a turn, by a thread of its own: a reading takes up to ten milliseconds, in
+// which who launches graphs has to launch the next.
+class Readings {
+ public:
+  // trouble: with the energy counter, which is then not asked.
+  Readings(const NvmlGpu& gpu, std::string trouble)
+      : gpu_(gpu), trouble_(std::move(trouble)), thread_([this](std::stop_token stop) {
+          for (int64_t i = 0; !stop.stop_requested(); ++i) {
+            ReadOnce(i % kReadingsPerClock == 0);
+            std::this_thread::sleep_for(kBetweenReadings);
+          }
+        }) {}
+  // Blocks until the last reading is over.
+  void Stop() {
+    thread_.request_stop();
+    thread_.join();
+  }
+
+  EnergyTicks ticks() const { return Locked(ticks_); }
+  std::string trouble() const { return Locked(trouble_); }
+  // Since the first tick, or since there was trouble.
+  std::vector<double> mhz() const { return Locked(mhz_); }
+  // Gives the energy counter up.
+  void Fail(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    if (trouble_.empty()) trouble_ = why;
+  }
+
+ private:
+  template <class T>
+  T Locked(const T& value) const {
+    const std::lock_guard lock(mutex_);
+    return value;
+  }
+
+  void ReadOnce(bool clock) {
+    if (trouble().empty()) {
+      const NvmlReading energy = gpu_.Millijoules();
+      if (!energy.trouble.empty()) Fail(energy.trouble);
+      const std::lock_guard lock(mutex_);
+      if (trouble_.empty()) ticks_.Add(Now(), energy.value);
+      if (ticks_.went_back()) trouble_ = "the energy counter went back";
+    }
+    if (!clock || (trouble().empty() && ticks().ticks() == 0)) return;
+    const NvmlReading mhz = gpu_.SmMhz();
+    const std::lock_guard lock(mutex_);
+    if (mhz.trouble.empty()) mhz_.push_back(static_cast<double>(mhz.value));
+  }
+
+  const NvmlGpu& gpu_;
+  mutable std::mutex mutex_;
+  EnergyTicks ticks_;
+  std::string trouble_;
+  std::vector<double> mhz_;
+  std::jthread thread_;  // last: the others are there before it begins
+};
 
 }  // namespace
 
@@ -85,40 +145,38 @@ void HotTurns::Take(std::vector<HotCandidate>& candidates) {
 }
 
 void HotTurns::Turn(HotCandidate& candidate) {
-  EnergyTicks ticks;
+  Readings readings(gpu_, trouble_);
   std::optional<int64_t> first;  // graph that is timed
   const double start = Now();
   double timed_from = start;
   const int64_t graphs = BackToBack(*candidate.graph_, [&](int64_t launched) {
-    if (trouble_.empty()) {
-      const NvmlReading energy = gpu_.Millijoules();
-      trouble_ = energy.trouble;
-      if (trouble_.empty()) ticks.Add(Now(), energy.value);
-      if (ticks.went_back()) trouble_ = "the energy counter went back";
-    }
+    const EnergyTicks ticks = readings.ticks();
     const double now = Now();
-    if (trouble_.empty() && now - start > kLongestTurn)
-      trouble_ =
-          fmt::format("the energy counter moved {} times in {:.1f} s", ticks.ticks(), now - start);
+    if (now - start > kLongestTurn)
+      readings.Fail(
+          fmt::format("the energy counter moved {} times in {:.1f} s", ticks.ticks(), now - start));
+    const bool counts = readings.trouble().empty();
     if (!first) {
-      if (trouble_.empty() && ticks.ticks() == 0) return true;
+      if (counts && ticks.ticks() == 0) return true;
       stream_.Record(*begin_);
       first = launched, timed_from = now;
       return true;
     }
-    if (launched % kGraphsPerClock == 0)
-      if (const NvmlReading clock = gpu_.SmMhz(); clock.trouble.empty())
-        candidate.mhz_.push_back(static_cast<double>(clock.value));
-    return trouble_.empty() ? ticks.seconds() < options_.turn_seconds
-                            : now - timed_from < options_.turn_seconds;
+    return counts ? ticks.seconds() < options_.turn_seconds
+                  : now - timed_from < options_.turn_seconds;
   });
+  readings.Stop();
   stream_.Record(*end_);
   device_.SyncEvent(*end_);
+  trouble_ = readings.trouble();
+  const EnergyTicks ticks = readings.ticks();
+  const std::vector<double> mhz = readings.mhz();
   candidate.timed_us_ += 1e3 * device_.MillisecondsBetween(*begin_, *end_);
   candidate.timed_products_ += (graphs - *first) * candidate.products_;
   candidate.joules_ += ticks.joules();
   candidate.seconds_ += ticks.seconds();
   candidate.seconds_off_ += ticks.seconds_off();
+  candidate.mhz_.insert(candidate.mhz_.end(), mhz.begin(), mhz.end());
   if (candidate.trouble_.empty()) candidate.trouble_ = trouble_;
 }
 

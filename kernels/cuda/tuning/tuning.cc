@@ -111,14 +111,12 @@ struct Candidate {
   std::unique_ptr<Graph> graph = {};
   std::optional<HotResult> hot = {};
 
-  // In short turns.
+  // What decides.
   double median() {
     std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
                      microseconds.end());
     return microseconds[microseconds.size() / 2];
   }
-  // What decides: all that are compared had hot turns, or none.
-  double us() { return hot ? hot->microseconds : median(); }
 
   std::string Description() const {
     return Describe(algorithm.algo) + (gelu_grad ? ", a kernel behind it" : "");
@@ -180,7 +178,7 @@ class Tuner {
       if (in_turn.microseconds.empty())
         throw;  // not for want of an algorithm: in the midst of timing
     }
-    fused.default_microseconds = Rounded(in_turn.us());
+    fused.default_microseconds = Rounded(in_turn.median());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
     return {.algorithm = "",
             .description = "product and kernel in turn",
@@ -217,40 +215,39 @@ class Tuner {
       for (Candidate* entrant : entrants) entrant->microseconds.push_back(Time(*entrant));
 
     std::string no_joules = "a small part of all products: no hot turns";
-    std::vector<Candidate*> compared = entrants;
-    if (hot_.contains(key)) no_joules = TakeHotTurns(candidates.front(), beside, compared);
+    if (hot_.contains(key)) no_joules = TakeHotTurns(candidates.front(), beside, entrants);
 
-    const double of_default = candidates.front().us();
+    const double of_default = candidates.front().median();
     Candidate* best = &candidates.front();
-    for (Candidate* candidate : compared)
-      if (candidate != beside && candidate->us() < std::min(best->us(), of_default * (1 - kNoise)))
-        best = candidate;
+    for (Candidate& candidate : candidates)
+      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise)))
+        best = &candidate;
     TunedMatmul tuned{.algorithm = HexOf(best->algorithm.algo),
                       .description = best->Description(),
-                      .microseconds = Rounded(best->us()),
+                      .microseconds = Rounded(best->median()),
                       .default_microseconds = Rounded(of_default),
                       .no_joules = std::move(no_joules)};
     for (Candidate* entrant : entrants) tuned.measured.push_back(MeasuredOf(*entrant));
     return tuned;
   }
 
-  // Of the default, of what is beside, and of those in `compared` that are nearly as fast as the
-  // fastest: these are left in it. Why there are no joules; "": there are.
+  // Of the default, of what is beside, and of those entrants that are nearly as fast as the
+  // fastest. Why there are no joules; "": there are.
   std::string TakeHotTurns(Candidate& of_default, Candidate* beside,
-                           std::vector<Candidate*>& compared) {
+                           std::vector<Candidate*> entrants) {
     double fastest = std::numeric_limits<double>::infinity();
-    for (Candidate* candidate : compared) fastest = std::min(fastest, candidate->median());
-    std::erase_if(compared, [&](Candidate* candidate) {
+    for (Candidate* candidate : entrants) fastest = std::min(fastest, candidate->median());
+    std::erase_if(entrants, [&](Candidate* candidate) {
       return candidate != &of_default && candidate != beside &&
              candidate->median() > fastest * (1 + kHotMargin);
     });
     std::vector<HotCandidate> hot;
-    for (Candidate* candidate : compared) hot.emplace_back(*candidate->graph, candidate->calls);
+    for (Candidate* candidate : entrants) hot.emplace_back(*candidate->graph, candidate->calls);
     hot_turns_.Take(hot);
     std::string no_joules;
-    for (size_t i = 0; i < compared.size(); ++i) {
-      compared[i]->hot = hot[i].Result();
-      if (no_joules.empty()) no_joules = compared[i]->hot->no_joules;
+    for (size_t i = 0; i < entrants.size(); ++i) {
+      entrants[i]->hot = hot[i].Result();
+      if (no_joules.empty()) no_joules = entrants[i]->hot->no_joules;
     }
     return no_joules;
   }

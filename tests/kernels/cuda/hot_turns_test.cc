@@ -2,6 +2,7 @@
 // case wants. No GPU is needed.
 #include "kernels/cuda/tuning/hot_turns.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cmath>
@@ -22,6 +23,8 @@ using Catch::Contains;
 using test::kFakeGpu;
 using test::kFakeNvml;
 
+std::atomic<int> launched = 0;  // graphs, in all cases
+
 // Writes its name down where another graph was launched last.
 class SleepingGraph final : public Graph {
  public:
@@ -29,6 +32,7 @@ class SleepingGraph final : public Graph {
       : name_(name), milliseconds_(milliseconds), log_(log) {}
   void Launch(Stream&) override {
     if (log_.empty() || log_.back() != name_) log_ += name_;
+    ++launched;
     std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds_));
   }
   int64_t nodes() const noexcept override { return 1; }
@@ -81,6 +85,24 @@ TEST_CASE("candidates take turns, forwards and backwards, with a time and joules
   CHECK(turns.results[0].microseconds < turns.results[1].microseconds);
   CHECK(Take({.warm_seconds = 0.01, .turn_seconds = 0.02, .turns = 1}).order == "ab");
   CHECK_THROWS_AS(Take({.turn_seconds = 0}), Error);
+}
+
+// A reading that is over when three more graphs were launched, or after half a second.
+std::atomic<int> read_beside_launches = 0;
+unsigned long long ReadBesideLaunches() {
+  const int before = launched;
+  const double begin = test::SecondsNow();
+  while (launched < before + 3 && test::SecondsNow() - begin < 0.5)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (launched >= before + 3) ++read_beside_launches;
+  return test::SteadyCounter<300, 20>();
+}
+
+TEST_CASE("a reading that takes long holds no launch up") {
+  test::NewFakeNvml().millijoules = ReadBesideLaunches;
+  const Turns turns = Take({.warm_seconds = 0.001, .turn_seconds = 0.05, .turns = 1});
+  CHECK(turns.order == "ab");
+  CHECK(read_beside_launches >= 3);
 }
 
 TEST_CASE("without a counter there are times, and the reason why there are no joules") {
