@@ -241,9 +241,12 @@ class Library(unittest.TestCase):
         other = self.at('other.h')
         with open(other, 'w', encoding='utf-8') as f:
             f.write(header_text().replace('/* One training step: ', "/* .One \\training 'step': ", 1))
-        run(sys.executable, '-B', 'tools/lib/package/manual.py', 'library', other, '0.1.0', self.at('man'))
-        with open(self.at('man/man3/millrace.3'), 'rb') as f:
-            self.assertIn(".One \\training 'step': forward", shown(f.read()))
+        for epoch in ('0', '86400'):  # into a folder that has one, too
+            run(sys.executable, '-B', 'tools/lib/package/manual.py', 'library', other, '0.1.0', self.at('man'), env={'SOURCE_DATE_EPOCH': epoch})
+        with open(self.at('man/man3/mr_step.3'), 'rb') as f:
+            again = shown(f.read())
+        self.assertIn(".One \\training 'step': forward", again)
+        self.assertIn(' 1970-01-02 ', again)
 
     def test_debian_packages_bring_what_links_and_what_runs(self):
         run('tools/lib/package/debs.sh', self.at('debs'), '0.1.0', '--library', self.tree)

@@ -139,9 +139,12 @@ class Arrow(WheelCase):
         for _ in range(2):
             with self.assertRaisesRegex(millrace.DataError, 'row 3 of column tokens has 2 values; it needs 5'):
                 read.next(4)
-        for sequences in (0, -1):
+        for sequences in (0, -1, 2**64 + 1, -2**63 - 1, 1.0, '1', None):
             with self.assertRaisesRegex(millrace.InvalidArgument, 'sequences is'):
                 read.next(sequences)
+        for row_tokens in (1, 2**31, 2**64 + 5, 5.0):
+            with self.assertRaisesRegex(millrace.InvalidArgument, 'row_tokens is'):
+                millrace.Rows(Table({'tokens': ('i', rows())}, 2), row_tokens)
         read.close()
         with self.assertRaises(millrace.InvalidArgument):
             read.next(1)

@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <cstddef>
-#include <span>
+#include <cstring>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <type_traits>
@@ -66,14 +68,30 @@ ArrowColumn ColumnOf(const ArrowSchema& schema, int64_t child, std::string_view 
   return column;
 }
 
-// The values of a row, each as a `To`.
+// Of a buffer, which the standard recommends to align, and does not require.
+template <class T>
+T ValueAt(const void* buffer, int64_t at) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(buffer) + at * int64_t{sizeof value},
+              sizeof value);
+  return value;
+}
+
+// The values of a row, from value `at` on, each as a `To`.
 template <class To, class From>
-void Append(const From* from, const ArrowColumn& column, int64_t row, std::vector<To>* to) {
-  for (const From value : std::span(from, static_cast<size_t>(column.width))) {
-    if constexpr (std::is_integral_v<To> && !std::is_same_v<To, From>)
-      if (!std::in_range<To>(value))
-        Refuse(fmt::format("row {} of column {} has {}, which is no 32-bit integer", row,
-                           column.name, value));
+void Append(const void* data, int64_t at, const ArrowColumn& column, int64_t row,
+            std::vector<To>* to) {
+  const auto refuse = [&](From value, const char* what) {
+    Refuse(fmt::format("row {} of column {} has {}, which is {}", row, column.name, value, what));
+  };
+  for (int64_t i = 0; i < column.width; ++i) {
+    const auto value = ValueAt<From>(data, at + i);
+    if constexpr (std::is_integral_v<To> && !std::is_same_v<To, From>) {
+      if (!std::in_range<To>(value)) refuse(value, "no 32-bit integer");
+    } else if constexpr (!std::is_same_v<To, From>) {
+      if (std::isfinite(value) && std::abs(value) > std::numeric_limits<To>::max())
+        refuse(value, "beyond float");
+    }
     to->push_back(static_cast<To>(value));
   }
 }
@@ -82,7 +100,7 @@ template <class To>
 void AppendAs(const void* data, int64_t at, const ArrowColumn& column, int64_t row,
               std::vector<To>* to) {
   const auto append = [&]<class From>(From /*type*/) {
-    Append<To>(static_cast<const From*>(data) + at, column, row, to);
+    Append<To, From>(data, at, column, row, to);
   };
   if constexpr (std::is_integral_v<To>) {
     switch (column.values) {
@@ -125,11 +143,11 @@ void AppendRow(const ArrowArray& records, int64_t at, const ArrowColumn& column,
     begin = list * column.width;
     end = begin + column.width;
   } else if (column.list == ArrowColumn::List::kOffsets32) {
-    begin = static_cast<const int32_t*>(lists.buffers[1])[list];
-    end = static_cast<const int32_t*>(lists.buffers[1])[list + 1];
+    begin = ValueAt<int32_t>(lists.buffers[1], list);
+    end = ValueAt<int32_t>(lists.buffers[1], list + 1);
   } else {
-    begin = static_cast<const int64_t*>(lists.buffers[1])[list];
-    end = static_cast<const int64_t*>(lists.buffers[1])[list + 1];
+    begin = ValueAt<int64_t>(lists.buffers[1], list);
+    end = ValueAt<int64_t>(lists.buffers[1], list + 1);
   }
   if (begin < 0 || end < begin || end > values.length)
     refuse(fmt::format("has values {} to {}, of {}", begin, end, values.length));
@@ -163,6 +181,7 @@ ArrowRows::ArrowRows(ArrowArrayStream* stream, int64_t row_tokens) {
   if (tokens_.child < 0) Refuse("the Arrow stream has no column tokens");
   for (size_t v = 0; v < kValues.size(); ++v)
     read(kValues[v], kFloats, "float or double", row_tokens - 1, &values_[v]);
+  // The standard's move: of the bytes, and who had it has none.
   stream_.value = *stream;
   stream->release = nullptr;
 }
@@ -235,11 +254,11 @@ mr_batch ArrowRows::ReadNext(int64_t sequences) {
 }
 
 mr_batch ArrowRows::Next(int64_t sequences) {
-  if (!failed_.empty()) Refuse(failed_);
+  if (failed_ != nullptr) std::rethrow_exception(failed_);
   try {
     return ReadNext(sequences);
-  } catch (const Error& error) {
-    failed_ = error.what();
+  } catch (...) {
+    failed_ = std::current_exception();  // rows that were read are lost
     throw;
   }
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -23,8 +24,6 @@ struct ArrowOwned {
   T value{};
 
   ArrowOwned() = default;
-  // The standard's move: of the bytes, and who had it has none.
-  explicit ArrowOwned(T* moved) : value(*moved) { moved->release = nullptr; }
   ArrowOwned(const ArrowOwned&) = delete;
   ArrowOwned& operator=(const ArrowOwned&) = delete;
   ~ArrowOwned() { Release(); }
@@ -49,7 +48,8 @@ class ArrowRows {
   // Moves the stream if it returns. Error(kData): its columns are not those of mr_rows_open.
   ArrowRows(ArrowArrayStream* stream, int64_t row_tokens);
 
-  // As mr_rows_next; what lies in the batch lives until the next call. Error(kData).
+  // As mr_rows_next; what lies in the batch lives until the next call. Error(kData). Whatever it
+  // throws, it throws at each later call.
   mr_batch Next(int64_t sequences);
 
   std::mutex one_call;
@@ -72,7 +72,7 @@ class ArrowRows {
   int64_t read_ = 0;  // rows of `records_` that are out
   int64_t row_ = 0;   // of the stream, of the next one
   bool ended_ = false;
-  std::string failed_;  // "": it has not
+  std::exception_ptr failed_;
 
   std::vector<int32_t> token_rows_;
   std::array<std::vector<float>, kValues.size()> value_rows_;

@@ -3,9 +3,9 @@
  *
  * Calls     Each call that can fail returns a status: NULL is success; anything else is the
  *           caller's, to be freed with mr_status_free. A call that fails leaves its outputs as they
- *           were, but *out, which mr_run_create and mr_weights_borrow set to NULL. No call exits,
- *           prints, installs a signal handler or throws. README.md has the environment variables
- *           that are read.
+ *           were, but an *out that is a pointer, which it sets to NULL. No call exits, prints,
+ *           installs a signal handler or throws. README.md has the environment variables that are
+ *           read.
  * Structs   Each begins with its size: set it to sizeof, or a larger library would write past the
  *           end of what an older program gave. A shorter struct than the library's stands for zeros
  *           behind its end; a longer one, of a newer header, is refused. Zero is every field's
@@ -49,20 +49,20 @@ struct ArrowArrayStream;         /* Arrow's; millrace_arrow.h declares it */
 /* Of a status. Up to 5 and from 70 on they are the exit codes of the program `millrace`. */
 enum {
   MR_OK = 0,
-  MR_CONFIG = 2,           /* the configuration; mr_status_pointer names the key */
-  MR_DATA = 3,             /* data or a Hugging Face folder that cannot be read */
-  MR_CHECKPOINT = 4,       /* no checkpoint, or a damaged one */
-  MR_DOES_NOT_FIT = 5,     /* the plan exceeds its budget, or the machine's memory */
-  MR_RELEASED = 63,        /* memory that the call needs is released: mr_acquire comes first */
+  MR_CONFIG = 2,            /* the configuration; mr_status_pointer names the key */
+  MR_DATA = 3,              /* data or a Hugging Face folder that cannot be read */
+  MR_CHECKPOINT = 4,        /* no checkpoint, or a damaged one */
+  MR_DOES_NOT_FIT = 5,      /* the plan exceeds its budget, or the machine's memory */
+  MR_RELEASED = 63,         /* memory that the call needs is released: mr_acquire comes first */
   MR_INVALID_ARGUMENT = 64, /* of this call; nothing has changed */
-  MR_UNSUPPORTED = 65,     /* this library cannot do that; nothing has changed */
-  MR_BORROWED = 66,        /* weights are lent, and the call would write them */
-  MR_BUSY = 67,            /* the run is in another call */
-  MR_RUN_FAILED = 68,      /* an earlier error has left the run unusable: destroy it */
-  MR_CALLBACK = 69,        /* a callback failed without a status of its own */
-  MR_INTERNAL = 70,        /* a bug of the library */
-  MR_TIMEOUT = 71,         /* a rank made no progress in time */
-  MR_PEER_LOST = 72,       /* another rank has gone */
+  MR_UNSUPPORTED = 65,      /* this library cannot do that; nothing has changed */
+  MR_BORROWED = 66,         /* weights are lent, and the call would write them */
+  MR_BUSY = 67,             /* the run is in another call */
+  MR_RUN_FAILED = 68,       /* an earlier error has left the run unusable: destroy it */
+  MR_CALLBACK = 69,         /* a callback failed without a status of its own */
+  MR_INTERNAL = 70,         /* a bug of the library */
+  MR_TIMEOUT = 71,          /* a rank made no progress in time */
+  MR_PEER_LOST = 72,        /* another rank has gone */
   MR_NON_FINITE = 73,
   MR_IO = 74,
   MR_DEVICE = 77
@@ -132,15 +132,15 @@ MR_API mr_status* mr_run_destroy(mr_run* run);
 
 typedef struct mr_info {
   size_t size;
-  int64_t parameters;  /* of the model, all ranks */
-  int64_t step;        /* steps done */
-  int64_t arena_bytes; /* of this rank, all that steps use */
+  int64_t parameters;      /* of the model, all ranks */
+  int64_t step;            /* steps done */
+  int64_t arena_bytes;     /* of this rank, all that steps use */
   uint64_t weight_version; /* rises whenever weights are written; 0: not set yet */
   int64_t vocab, seq_len;
   int64_t step_sequences; /* rows of a batch of mr_step, on each rank */
   int64_t eval_sequences; /* rows of a batch of mr_evaluate are a multiple of it */
   int32_t rank, world;
-  int64_t lent; /* tensors that were borrowed and not deleted */
+  int64_t lent;           /* tensors that were borrowed and not deleted */
   int64_t released_bytes; /* of the arena, without memory until mr_acquire */
 } mr_info;
 
@@ -192,15 +192,16 @@ typedef struct mr_rows mr_rows;
 MR_API mr_status* mr_rows_open(struct ArrowArrayStream* stream, int64_t row_tokens, mr_rows** out);
 /* The next `sequences` rows, at least 1, of however many record batches; fewer where the stream
  * ends, and then 0. The batch's arrays live until the next call for these rows; where the stream
- * has no such column, NULL. MR_DATA: a null, a list of another length or a token beyond 32 bits,
- * named by column and row, or the stream fails; each later call says it again. */
+ * has no such column, NULL. MR_DATA: a null, a list of another length, a token beyond 32 bits or a
+ * finite double beyond float, named by column and row, or the stream fails. MR_DOES_NOT_FIT: no
+ * memory for the batch. Rows are lost then, and each later call says it again. */
 MR_API mr_status* mr_rows_next(mr_rows* rows, int64_t sequences, mr_batch* batch);
 MR_API void mr_rows_free(mr_rows* rows); /* NULL: nothing */
 
 typedef struct mr_step_result {
   size_t size;
-  int64_t step;  /* steps done, this one included */
-  double loss;   /* mean over the targets of all ranks, before the update */
+  int64_t step; /* steps done, this one included */
+  double loss;  /* mean over the targets of all ranks, before the update */
   double grad_norm;
   double lr;
   int64_t targets; /* of all ranks */
@@ -247,7 +248,7 @@ typedef struct mr_request {
   float temperature; /* 0: the likeliest token */
   float top_p;       /* 0: 1 */
   float min_p;
-  int32_t top_k; /* 0: all */
+  int32_t top_k;              /* 0: all */
   const int32_t* stop_tokens; /* an answer ends with the first of these */
   int64_t stop_count;
   /* Of so many likeliest tokens, in the place of each token of an answer, the log-probabilities are
@@ -256,12 +257,7 @@ typedef struct mr_request {
 } mr_request;
 
 /* MR_FINISH_NOT_YET: of an event, whose answer goes on. */
-enum {
-  MR_FINISH_NOT_YET = -1,
-  MR_FINISH_STOP = 0,
-  MR_FINISH_LENGTH = 1,
-  MR_FINISH_CANCELLED = 2
-};
+enum { MR_FINISH_NOT_YET = -1, MR_FINISH_STOP = 0, MR_FINISH_LENGTH = 1, MR_FINISH_CANCELLED = 2 };
 
 typedef struct mr_answer {
   size_t size;

@@ -4,7 +4,7 @@
 #   libmillraceX.Y   the library; several series live beside each other, as their SONAMEs do
 #   libmillrace-dev  headers, pkg-config and CMake files, schema, manual page
 #   millrace         the program, in /usr/lib/millrace, and its manual page
-# Needs dpkg-deb, and no root.
+# Needs dpkg-deb, for --program also python3 and that the program runs here, whose help becomes the manual page; and no root.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 source "$here/../common.sh"

@@ -155,7 +155,10 @@ def main():
     functions, text = library_page(header, version)
     folder = write(folder, 3, 'millrace', text)
     for function in functions:
-        os.symlink('millrace.3', os.path.join(folder, function + '.3'))
+        link = os.path.join(folder, function + '.3')
+        if os.path.lexists(link):
+            os.remove(link)
+        os.symlink('millrace.3', link)
 
 
 if __name__ == '__main__':

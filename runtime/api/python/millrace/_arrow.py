@@ -1,5 +1,6 @@
 """Batches out of Arrow's streams."""
 import ctypes
+import operator
 from typing import Any, Dict, Iterator, Optional
 
 from . import _native as native
@@ -10,8 +11,19 @@ _VALUES = ('weights', 'advantages', 'old_logprobs', 'reference_logprobs')
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
 
 
+def _int64(value: Any, what: str) -> int:
+    """ctypes cuts integers to the parameter's width."""
+    try:
+        integer = operator.index(value)
+    except TypeError:
+        integer = 2**63
+    if not -2**63 <= integer < 2**63:
+        raise InvalidArgument('%s is %r; a 64-bit integer is needed' % (what, value), 64)
+    return integer
+
+
 class Rows:
-    """Rows of whatever has __arrow_c_stream__: a table, dataset or reader of pyarrow, a frame of polars, a relation of duckdb.
+    """Rows of whatever has __arrow_c_stream__: a table or reader of pyarrow, a frame of polars, a relation of duckdb.
 
         for batch in millrace.Rows(table, seq_len + 1).batches(run.info.step_sequences):
             run.step(**batch)
@@ -22,17 +34,18 @@ class Rows:
 
     def __init__(self, source: Any, row_tokens: int) -> None:
         self._handle: Optional[int] = None
+        self._row_tokens = _int64(row_tokens, 'row_tokens')
         if not hasattr(source, '__arrow_c_stream__'):
             raise InvalidArgument('%s has no __arrow_c_stream__, which is how Arrow\'s tables are read' % type(source).__name__, 64)
         capsule, handle = source.__arrow_c_stream__(), ctypes.c_void_p()
-        check(LIBRARY.mr_rows_open(_pointer_of(capsule, b'arrow_array_stream'), row_tokens, ctypes.byref(handle)))
-        self._handle, self._row_tokens = handle.value, row_tokens
+        check(LIBRARY.mr_rows_open(_pointer_of(capsule, b'arrow_array_stream'), self._row_tokens, ctypes.byref(handle)))
+        self._handle = handle.value
 
     def next(self, sequences: int) -> Optional[Dict[str, memoryview]]:
         """Arguments of Run.step: `tokens`, [rows, row_tokens] of int32, and a float32 [rows, row_tokens - 1] for each of the other columns that there
         are. Fewer rows where the source ends, then None."""
         batch = native.Batch()
-        check(LIBRARY.mr_rows_next(self._handle, sequences, ctypes.byref(batch)))
+        check(LIBRARY.mr_rows_next(self._handle, _int64(sequences, 'sequences'), ctypes.byref(batch)))
         if batch.sequences == 0:
             return None
         found = {'tokens': native.copied(batch.tokens, 'i', [batch.sequences, self._row_tokens])}

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstddef>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -114,7 +116,10 @@ TEST_CASE("rows of an Arrow stream come in batches of any size", "[api][c][arrow
       sources.push_back(TextIn<uint32_t, float>(list, "I", "f", skip));
       sources.push_back(TextIn<int64_t, float>(list, "l", "f", skip));
       sources.push_back(TextIn<uint64_t, float>(list, "L", "f", skip));
-      for (ArrowSource& source : sources) {
+      for (size_t s = 0; s < 2 * sources.size(); ++s) {  // aligned, and then not
+        ArrowSource& source = sources[s / 2];
+        source.given = 0;
+        source.shift = s % 2;
         {
           const Rows rows(source);
           RequireText(rows);
@@ -265,6 +270,44 @@ TEST_CASE("rows that are none are refused by column and number", "[api][c][arrow
   REQUIRE(from.Next(4).sequences == 4);
   REQUIRE_THAT(from.Refused(4).message,
                Contains("get_next has failed: the file is gone (Input/output error)"));
+}
+
+TEST_CASE("doubles are rounded, and refused beyond float", "[api][c][arrow]") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const auto put = [](ArrowSource& source, double value) {  // value 2 of row 5
+    std::memcpy(&source.records.back().columns[2].values[2 * sizeof value], &value, sizeof value);
+  };
+  for (const double value : {1e39, -1e39, std::numeric_limits<double>::max()}) {
+    ArrowSource source = TextIn<int32_t, double>("+l", "i", "g", 0);
+    put(source, value);
+    const Rows rows(source);
+    REQUIRE(rows.Next(5).sequences == 5);
+    const Outcome refused = rows.Refused(1);
+    REQUIRE(refused.code == MR_DATA);
+    REQUIRE_THAT(refused.message,
+                 Contains("row 5 of column weights has ") && Contains(", which is beyond float"));
+  }
+  for (const double value : {0.1, 1e-300, kMost, -kMost, kInfinity, -kInfinity}) {
+    ArrowSource source = TextIn<int32_t, double>("+l", "i", "g", 0);
+    put(source, value);
+    const Rows rows(source);
+    REQUIRE(rows.Next(6).weights[5 * 8 + 2] == static_cast<float>(value));
+  }
+}
+
+TEST_CASE("without memory rows are lost, and each later call says so", "[api][c][arrow]") {
+  ArrowSource source = TextIn<int32_t, float>("+w", "i", "f", 0);
+  source.out_of_memory_at = 2;  // behind the four rows that the call has read by then
+  const Rows rows(source);
+  for (int i = 0; i < 3; ++i) {
+    const Outcome refused = rows.Refused(6);
+    REQUIRE((refused.code == MR_DOES_NOT_FIT && refused.message == "out of memory"));
+  }
+  // Rows that are asked for need none before they come.
+  ArrowSource other = TextIn<int32_t, float>("+w", "i", "f", 0);
+  const Rows all(other);
+  REQUIRE(all.Next(std::numeric_limits<int64_t>::max()).sequences == 13);
 }
 
 TEST_CASE("rows that are no handle, or no more, are refused", "[api][c][arrow]") {

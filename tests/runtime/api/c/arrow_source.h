@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,9 @@ struct ArrowSource {
   std::vector<Column> columns;
   std::vector<Records> records;
   std::string format = "+s";
-  size_t fails_at = ~size_t{0};  // get_next of this number
+  size_t fails_at = ~size_t{0};          // get_next of this number
+  size_t out_of_memory_at = ~size_t{0};  // the same, and once
+  size_t shift = 0;                      // bytes between an aligned address and offsets or values
   bool schema_fails = false;
   const char* last_error = nullptr;
   int64_t live = 0;  // schemas, record batches and streams that are not released
@@ -120,22 +123,34 @@ struct ArrowSource {
       std::vector<ArrowArray> lists, values;
       std::vector<ArrowArray*> children, list_children;
       std::vector<std::vector<int32_t>> offsets;
+      std::vector<std::vector<uint8_t>> shifted;
       std::vector<const void*> buffers;
     };
     ArrowSource& self = Of(stream);
     *out = {};
     if (self.given == self.fails_at) return EIO;
+    if (self.given == self.out_of_memory_at) {
+      self.out_of_memory_at = ~size_t{0};
+      throw std::bad_alloc();
+    }
     if (self.given == self.records.size()) return 0;
     const Records& from = self.records[self.given++];
     ++self.live;
     const size_t count = from.columns.size();
     auto* const owned = new Owned{
-        &self, std::vector<ArrowArray>(count), std::vector<ArrowArray>(count), {}, {}, {}, {}};
+        &self, std::vector<ArrowArray>(count), std::vector<ArrowArray>(count), {}, {}, {}, {}, {}};
     owned->list_children.resize(count);
     owned->offsets.resize(count);
     owned->buffers.resize(4 * count + 1);
     const auto bits = [](const std::vector<uint8_t>& of) {
       return of.empty() ? nullptr : of.data();
+    };
+    const auto shifted = [&]<class T>(const std::vector<T>& of) -> const void* {
+      if (self.shift == 0) return of.data();
+      const size_t bytes = of.size() * sizeof(T);
+      uint8_t* const copy = owned->shifted.emplace_back(self.shift + bytes).data() + self.shift;
+      if (bytes > 0) std::memcpy(copy, of.data(), bytes);
+      return copy;
     };
     owned->buffers[4 * count] = bits(from.row_bits);
     for (size_t c = 0; c < count; ++c) {
@@ -144,11 +159,10 @@ struct ArrowSource {
       const bool is_fixed = self.columns[c].format.starts_with("+w");
       owned->offsets[c].assign(column.offsets.begin(), column.offsets.end());
       buffers[0] = bits(column.row_bits);
-      buffers[1] = self.columns[c].format == "+l"
-                       ? static_cast<const void*>(owned->offsets[c].data())
-                       : column.offsets.data();
+      buffers[1] =
+          self.columns[c].format == "+l" ? shifted(owned->offsets[c]) : shifted(column.offsets);
       buffers[2] = bits(column.value_bits);
-      buffers[3] = column.values.data();
+      buffers[3] = shifted(column.values);
       owned->values[c] = {.length = column.value_count,
                           .null_count = -1,
                           .offset = column.value_offset,
