@@ -53,6 +53,7 @@ print(json.dumps(line))
 
 # Stands for a Python that runs the scripts for GPUs: keeps what it was asked for, and does what they need of it beside that.
 FAKE_PYTHON = """#!/bin/bash
+[[ ! $FAILS || $2 != -c || $* != *"$FAILS"* ]] || {{ echo "it cannot import" >&2; exit 1; }}
 shift
 [[ $1 != -c ]] || exec {python} -B "$@"
 script=${{1##*/}}
@@ -66,6 +67,12 @@ echo done
 
 def device(*arguments, **env):
     return subprocess.run(['bash', str(BENCH / 'device.sh'), *arguments], env={**os.environ, 'SAYS': '', 'FAILS': '', **env}, capture_output=True, text=True, timeout=60)
+
+
+def with_module(folder):
+    """A PYTHONPATH where `millrace` can be found."""
+    os.makedirs(os.path.join(folder, 'modules', 'millrace'))
+    return os.path.join(folder, 'modules')
 
 
 def run(*arguments, env=None):
@@ -225,8 +232,9 @@ class OnDevices(unittest.TestCase):
 
     def test_the_script_for_gpus_keeps_to_its_time(self):
         with tempfile.TemporaryDirectory() as folder:
-            for gpus, stages in (('1', 14), ('2', 13), ('4', 7)):  # a family or a model that has a file of its own counts
-                done = device(os.path.join(folder, 'out'), '0', GPUS=gpus)
+            modules = with_module(folder)
+            for gpus, stages in (('1', 23), ('2', 13), ('4', 7)):  # each that has a file of its own counts
+                done = device(os.path.join(folder, 'out'), '0', GPUS=gpus, PYTHONPATH=modules)
                 self.assertEqual((done.returncode, done.stdout.count('the time is up')), (3, stages), done)
             for arguments, env, said in (((), {}, 'OUT'), ((folder, 'x'), {}, "not 'x'"), ((folder, '0', '/no/wheel'), {}, 'no file /no/wheel'),
                                          ((folder, '0'), {'STAGES': 'seeds tiny'}, "no stage 'tiny' on 2 GPUs"),
@@ -252,22 +260,57 @@ class OnDevices(unittest.TestCase):
                 return done.returncode, lines, done.stdout
             code, lines, said = call(SAYS='decode_gpu.py llama_8b: no time left for it', ONLY='profile')
             families = ['gpt2', 'llama', 'llama_window', 'qwen3', 'qwen3_moe', 'nemotron_h', 'nemotron_h_odd']
-            self.assertEqual(([line.split()[0] for line in lines], code), (['seeds.py', 'decode_gpu.py', *['generate_gpu.py'] * 7, 'documents_gpu.py'], 3), said)
+            self.assertEqual([line.split()[0] for line in lines], ['seeds.py', 'decode_gpu.py', *['generate_gpu.py'] * 14, 'documents_gpu.py'], said)
+            self.assertEqual(code, 3, said)
             self.assertIn('seeds.py --device h200-x1 --ranks 1 --groups profile --own --out ', lines[0])
-            self.assertEqual([line.split()[-1] for line in lines[2:9]], families)
+            self.assertEqual([line.split()[-3:] for line in lines[2:16]], [[family, '--precision', of] for family in families for of in ('fp32', 'bf16')])
             # What prints one result and has done so does not run again; what has rows is asked, and knows itself.
             code, lines, said = call(FAILS='decode_gpu.py')
             self.assertEqual(([line.split()[0] for line in lines], code), (['seeds.py', 'decode_gpu.py'], 1), said)
             self.assertRegex(lines[1], r' --budget-s (29\d|300)$')
-            os.remove(os.path.join(folder, 'out', 'generate_qwen3_h200-x1.txt'))
+            os.remove(os.path.join(folder, 'out', 'generate_qwen3_bf16_h200-x1.txt'))
             code, lines, said = call(FAILS='generate_gpu.py')
-            self.assertEqual((len(lines), lines[2].split()[-1], code), (3, 'qwen3', 1), said)
-            self.assertIn('generate_qwen3_h200-x1.txt: exit code 7: it is broken', said)
+            self.assertEqual((len(lines), lines[2].split()[-3:], code), (3, ['qwen3', '--precision', 'bf16'], 1), said)
+            self.assertIn('generate_qwen3_bf16_h200-x1.txt: exit code 7: it is broken', said)
             code, lines, said = call()
             self.assertEqual((len(lines), code, said.splitlines()[-1]), (3, 0, 'nothing is left'))
             # The sanitizers' own exit code of rows that are left is no failure.
             done = device(os.path.join(folder, 'out'), '15', PYTHON=python, GPUS='1', STAGES='sanitize')
             self.assertEqual((done.returncode, 'rows are left: call again' in done.stdout), (3, True), done)
+
+    def test_the_script_for_gpus_says_what_did_not_run(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ('python', 'bin/mpirun', 'bin/nvidia-smi', 'bin/bash'):
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, 'w') as file:
+                    file.write(FAKE_PYTHON.format(python=sys.executable, asked='/dev/null') if name == 'python' else '#!/bin/sh\necho done\n')
+                os.chmod(path, 0o755)
+            modules, path = with_module(folder), os.path.join(folder, 'bin') + ':' + os.environ['PATH']
+
+            def call(gpus='1', **env):
+                """(exit code, the last line of standard output, the lines ahead of it)."""
+                done = subprocess.run(['/bin/bash', str(BENCH / 'device.sh'), os.path.join(folder, 'out'), '300'], capture_output=True, text=True, timeout=60,
+                                      env={**os.environ, 'PATH': path, 'PYTHON': os.path.join(folder, 'python'), 'SAYS': '', 'FAILS': '', 'GPUS': gpus, **env})
+                *ahead, last = done.stdout.splitlines()
+                return done.returncode, last, '\n'.join(ahead)
+            # What cannot run here is no failure, unless it was asked for.
+            no_module, no_program = f'grpo ({folder}/python has no millrace, which our wheel brings)', 'gate (no program to compare with, OLD is not set)'
+            but = 'nothing is left but what cannot run here: '
+            self.assertEqual(call()[:2], (0, f'{but}{no_module}, {no_program}'))
+            self.assertEqual(call(gpus='4')[:2], (0, but + no_program))
+            self.assertEqual(call(PYTHONPATH=modules)[:2], (0, but + no_program))
+            self.assertEqual(call(PYTHONPATH=modules, OLD='an/old/program')[:2], (0, 'nothing is left'))
+            for stages in ('grpo', 'gate', 'documents gate'):
+                code, last, _ = call(STAGES=stages)
+                self.assertEqual((code, 'cannot run here: ' in last, 'nothing is left' in last), (1, True, False), last)
+            # Cases that cannot be had are no empty list, which would be done at once.
+            for env, said in (({'PYTHON': '/no/python'}, '/no/python: No such file'), ({'FAILS': '_gpu'}, 'it cannot import')):
+                for stage in ('generate', 'grpo'):
+                    code, last, _ = call(STAGES=stage, PYTHONPATH=modules, **env)
+                    self.assertEqual((code, last.startswith(f'{stage}: '), said in last), (1, True, True), last)
+                code, last, ahead = call(PYTHONPATH=modules, **env)
+                self.assertEqual((code, 'generate: ' in ahead, 'nothing is left' in last), (1, True, False), ahead)
 
     def test_arguments_that_cannot_be_are_refused(self):
         for wrong, said in (((), '--cpu and --device'), (('--cpu', '--device', 'x'), '--cpu and --device'), (('--cpu', '--groups', 'nix'), "begins with 'nix'"),
@@ -401,7 +444,7 @@ class Files(unittest.TestCase):
                                         ('prefill_h100', slower_forward, ' | 45.59 | 1.10 |', ' | 91.19 | 2.20 |'),
                                         ('hybrids_h200', faster_peer, '| 128, even | 594 | 459 | 1.29 |', '| 128, even | 594 | 1189 | 0.50 |'),
                                         ('step_gate_h200-x2', slower_program, ' | 1.0007 | ', ' | 2.0013 | '),
-                                        ('sanitizers_h100', clean, '| mamba_test | 0 | 6 | 0 | 0 |', '| mamba_test | 0 | 0 | 0 | 0 |'),
+                                        ('sanitizers_h200', clean, '| mamba_test | 0 | 10 | 0 | 0 |', '| mamba_test | 0 | 0 | 0 | 0 |'),
                                         ('fp8_h100', slower_products, ' | 0.997 | 57.1 | ', ' | 0.997 | 114.2 | '),
                                         ('long_runs_h100', lower_loss, '1: 1.2667, ', '1: 1.2267, '),
                                         ('rows_h100', slower_norm, '65536 x 768 | 75.8 | 270.9 |', '65536 x 768 | 151.6 | 270.9 |'),

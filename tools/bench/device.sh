@@ -17,7 +17,7 @@
 # On one: one       what seeds.py has for one GPU alone: bits at Llama 8B's width, where a short step's time goes, a hybrid beside PyTorch
 #         small, large   beside the peers: headline.py
 #         decode, prefill   tokens per second; what a prompt takes beside the forward of training
-#         generate  whether caches give what the training forward gives: generate_gpu.py, by family
+#         generate  whether caches give what the training forward gives: generate_gpu.py, by family and precision
 #         grpo, documents   steps of GRPO beside PyTorch's; what data.document_mask costs
 #         sanitize  our kernels under compute-sanitizer
 #         gate      step times beside OLD's
@@ -31,10 +31,11 @@
 #         gate
 # On four: four (FP8, axes, experts and bits of seeds.py), large4 (beside the peers), exchange, measure, times, advice, gate
 #
-# Exit code 0: nothing is left; 3: the time was up, run it again; 1: a row failed; 2: wrong arguments.
+# Exit code 0: nothing is left, or, as the last line says, only what cannot run here (grpo without our wheel's package, gate without OLD); 3: the time was up,
+# run it again; 1: a row failed, or STAGES names what cannot run here; 2: wrong arguments.
 set -uo pipefail
 if (($# < 1 || $# > 3)) || [[ $1 == -* ]]; then
-  sed -n '2,38s/^# \?//p' "$0" >&2
+  sed -n '2,35s/^# \?//p' "$0" >&2
   exit 2
 fi
 limit=${2:-540} wheel=${3:-} python=${PYTHON:-python3} earlier=${EARLIER:-tools/bench/results} card=${CARD:-h200}
@@ -56,7 +57,7 @@ for stage in "${stages[@]}"; do
   [[ " $all " == *" $stage "* ]] || { echo "device.sh: no stage '$stage' on $gpus GPUs; there are ${all// /, }" >&2; exit 2; }
 done
 mkdir -p "$1" || exit 2
-out=$(realpath "$1") failed=0 left=0 on="$card-x$gpus"
+out=$(realpath "$1") failed=0 left=0 lacking=() on="$card-x$gpus"
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 export NCCL_NVLS_ENABLE=0 PYTHONDONTWRITEBYTECODE=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -100,6 +101,13 @@ Once() {
   echo "$file: done"
 }
 
+# Lacks STAGE WHY: it cannot run here. A failure where STAGES asks for it.
+Lacks() {
+  echo "$1: cannot run here: $2"
+  lacking+=("$1 ($2)")
+  [[ -z ${STAGES:-} ]] || failed=1
+}
+
 # Seeds NAME OPTION...: rows of seeds.py.
 Seeds() {
   local name=$1
@@ -123,8 +131,17 @@ Decode() {
     --set execution.programmatic_launch=end
 }
 
-# KeysOf MODULE NAME: the keys of a dictionary in a script of this folder, a line each.
-KeysOf() { "$python" -B -c 'import importlib, sys; sys.path.insert(0, "tools/bench"); print("\n".join(getattr(importlib.import_module(sys.argv[1]), sys.argv[2])))' "$1" "$2"; }
+# KeysOf STAGE MODULE NAME: `keys` are those of a dictionary in a script of this folder. A failure of STAGE where PYTHON does not say them.
+KeysOf() {
+  local lines program='import importlib, sys; sys.path.insert(0, "tools/bench"); print("\n".join(getattr(importlib.import_module(sys.argv[1]), sys.argv[2])))'
+  if lines=$("$python" -B -c "$program" "$2" "$3" 2>"$said") && [[ -n $lines ]]; then
+    mapfile -t keys <<<"$lines"
+    return
+  fi
+  failed=1
+  echo "$1: $python does not say what $3 of $2.py are: $(tail -n 1 "$said" | cut -c1-300)"
+  return 1
+}
 
 mpi=(mpirun -n "$gpus" --bind-to none) machine=$out/machine_$on.json
 for stage in "${stages[@]}"; do
@@ -144,13 +161,20 @@ for stage in "${stages[@]}"; do
       ;;
     prefill) Stage prefill --budget-s "$python" -B tools/bench/prefill_gpu.py "$out/prefill" ;;
     generate)
-      for family in $(KeysOf generate_gpu FAMILIES); do
-        Once "generate_${family}_$on.txt" 90 "$python" -B tools/bench/generate_gpu.py --program bin/millrace --only "$family"
+      KeysOf generate generate_gpu FAMILIES || continue
+      for family in "${keys[@]}"; do
+        for precision in fp32 bf16; do
+          Once "generate_${family}_${precision}_$on.txt" 60 "$python" -B tools/bench/generate_gpu.py --program bin/millrace --only "$family" \
+            --precision "$precision"
+        done
       done
       ;;
     grpo)
-      if ! "$python" -B -c 'import millrace' 2>/dev/null; then echo "grpo: $python cannot import millrace, which our wheel brings"; else
-        for case in $(KeysOf grpo_gpu CASES); do
+      KeysOf grpo grpo_gpu CASES || continue
+      if ! "$python" -B -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("millrace") is None)'; then
+        Lacks grpo "$python has no millrace, which our wheel brings"
+      else
+        for case in "${keys[@]}"; do
           Once "grpo_${case}_$on.md" 240 "$python" -B tools/bench/grpo_gpu.py "$out/grpo" --only "$case" --peer-python "$python" --budget-s 220
         done
       fi
@@ -173,7 +197,7 @@ for stage in "${stages[@]}"; do
     hosts) Once "hosts_$on.txt" 90 bash tools/bench/two_hosts_gpu.sh "$out/hosts" ;;
     heap) Once "heap_$on.txt" 150 bash tools/bench/heap_gpu.sh "$out/heap" ;;
     gate)
-      if [[ -z ${OLD:-} ]]; then echo "gate: no program to compare with, OLD is not set"; else
+      if [[ -z ${OLD:-} ]]; then Lacks gate "no program to compare with, OLD is not set"; else
         cases=(gpt2_30m:train.micro_batch=4 gpt2_124m:train.micro_batch=4 gpt2_124m:train.micro_batch=64)
         ((gpus < 4)) || cases=(llama_8b:train.micro_batch=1 llama_1b:train.micro_batch=8 gpt2_1558m:train.micro_batch=16)
         Once "gate_$on.md" 240 "$python" -B tools/bench/step_gate.py "$OLD" bin/millrace --ranks "$gpus" --out "$out/step_gate_$on.json" "${cases[@]/#/--case=}"
@@ -183,4 +207,7 @@ for stage in "${stages[@]}"; do
 done
 ((failed == 0)) || exit 1
 ((left == 0)) || { echo "the time was up: run the same command again"; exit 3; }
-echo "nothing is left"
+if ((${#lacking[@]} == 0)); then echo "nothing is left"; else
+  printf -v lacks ', %s' "${lacking[@]}"
+  echo "nothing is left but what cannot run here: ${lacks#, }"
+fi

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""generate_gpu.py [--program PROGRAM] [--data FOLDER] [--work FOLDER]: whether caches give what the training forward gives, on this device.
+"""generate_gpu.py [--program PROGRAM] [--data FOLDER] [--only FAMILIES] [--precision fp32,bf16]: whether caches give what the training forward gives.
 
 A small model of each family is trained for a few steps, answers prompts of many lengths with and without draws, alone and beside others,
 and scores its own answers. Checked in f32: each answer's log-probabilities against the score's. In bf16 both round, each in its own
-order: an answer's may be as far from the score of the same weights in f32 as twice the farthest of bf16's score. In both: that a greedy
-answer has no token that is less likely than another; in f32, where no two tokens are as close as rounding, that answers do not depend
-on what is beside them. A line per check; exit code 1 when one failed.
+order, so that the score of the same weights in f32 says how much: from it an answer's may be twice as far as the farthest of bf16's score
+and, by root mean square over all tokens, 1.5 times as far as those; and from bf16's score, by root mean square, twice as far. In both: that
+a greedy answer has no token that is less likely than another; in f32, where no two tokens are as close as rounding, that answers do not
+depend on what is beside them. A line per check; exit code 1 when one failed.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,6 +33,9 @@ FAMILIES = {
 }
 # Of a log-probability in f32: of tokens whose logits are a few units.
 TOLERANCE = 2e-4
+# In bf16, of how far scores are from those in f32: how far answers may be from those in f32, the farthest and by root mean square, and from scores by
+# root mean square. Roundings that do not know of each other give 1, 1 and sqrt(2).
+FARTHEST, RMS, RMS_BETWEEN = 2, 1.5, 2
 
 
 class Failed(Exception):
@@ -60,26 +65,40 @@ def write_lines(path, rows):
             f.write(json.dumps(row) + '\n')
 
 
+def alike(what, rows, of, others):
+    if len(rows) != len(others):
+        raise Failed('%d %s of %d %s' % (len(rows), what, len(others), of))
+
+
 def compare(args, configs, texts, asked, said):
     """How far log-probabilities of answers are from scores: by the configuration that they are of, and by both where there are two."""
     def scored(words):
         lines = run(args, 'score', *words, '--input', texts).splitlines()
+        alike('lines of score', lines, 'texts', asked)
         return [json.loads(line)['logprobs'][len(row['prompt']):] for row, line in zip(asked, lines)]
 
-    def farthest(rows, others):
-        return max(abs(a - b) for row, other in zip(rows, others) for a, b in zip(row, other))
+    def apart(rows, others):
+        """(the farthest, the root mean square) over all tokens. What is no number is the farthest."""
+        alike('answers', rows, 'texts', others)
+        for row, other in zip(rows, others):
+            alike('log-probabilities of an answer', row, 'scored tokens', other)
+        off = [abs(a - b) for row, other in zip(rows, others) for a, b in zip(row, other)]
+        return max(off, key=lambda x: (x != x, x)), math.sqrt(math.fsum(x * x for x in off) / len(off))
 
     scores = scored(configs[:1])
-    far = farthest(said, scores)
+    far, rms = apart(said, scores)
     if len(configs) == 1:
         if not far <= TOLERANCE:
             raise Failed('log-probabilities differ by %.2g from scores' % far)
         return 'within %.1e of scores' % far
     exact = scored(configs)
-    answer_off, score_off = farthest(said, exact), farthest(scores, exact)
-    text = '%.3f from scores; from those in f32 %.3f, where scores are %.3f' % (far, answer_off, score_off)
-    if not answer_off <= 2 * score_off:
-        raise Failed('log-probabilities differ by ' + text)
+    (answer_off, answer_rms), (score_off, score_rms) = apart(said, exact), apart(scores, exact)
+    text = ('%.3f (rms %.4f) from scores; from those in f32 %.3f (rms %.4f), where scores are %.3f (rms %.4f)' %
+            (far, rms, answer_off, answer_rms, score_off, score_rms))
+    within = {'the farthest': answer_off <= FARTHEST * score_off, 'rms from f32': answer_rms <= RMS * score_rms,
+              'rms from scores': rms <= RMS_BETWEEN * score_rms}
+    if not all(within.values()):
+        raise Failed('log-probabilities differ by %s: too far by %s' % (text, ', '.join(what for what, holds in within.items() if not holds)))
     return text
 
 
@@ -107,6 +126,7 @@ def check(name, precision, args, work):
     said = [answer['logprobs'] for answer in answers]
     below, count = 0.0, sum(map(len, said))
     for row, answer in zip(asked, answers):
+        alike('lists of likeliest tokens', answer['top_logprobs'], 'log-probabilities', answer['logprobs'])
         for logprob, likeliest in zip(answer['logprobs'], answer['top_logprobs']):
             best = max(t['logprob'] if isinstance(t, dict) else t[1] for t in likeliest)
             if row['temperature'] == 0:
