@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
 #include "runtime/plan/cost/communicators.h"
+#include "runtime/run/assemble.h"
 
 namespace millrace {
 namespace {
@@ -59,6 +61,16 @@ Machine MachineOf(const CudaDevice& device) {
   return machine;
 }
 
+// What all ranks have room for: plans that fill a device are the same on each.
+int64_t LeastOfRanks(CommFactory& host, int64_t bytes) {
+  std::vector<int> everyone(static_cast<size_t>(host.world_size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  for (const std::string& of_rank :
+       host.Make(everyone, "devices")->HostAllGather(std::to_string(bytes)))
+    bytes = std::min<int64_t>(bytes, std::stoll(of_rank));
+  return bytes;
+}
+
 RunEnvironment FactsOf(const CudaDevice& device) {
   RunEnvironment facts = {{"device", device.name()}, {"NVIDIA driver", KernelDriver()}};
   if (const std::string cuda = CudaOfDriver(); !cuda.empty())
@@ -90,6 +102,7 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.ranges = MakeNvtxRanges();
   rank.environment.ranges = rank.ranges.get();
   rank.machine = MachineOf(*device);
+  rank.machine.device_bytes = LeastOfRanks(host, rank.machine.device_bytes);
   rank.facts = FactsOf(*device);
   rank.comms = MakeNcclCommFactory(host, *device, {}, log);
   const PeerLinks links = config.execution.peer_memory == ExecutionConfig::PeerMemory::kOn
@@ -112,8 +125,8 @@ RankDevice MakeCudaRankDevice(CommFactory& host, Log& log, const Config& config,
   rank.environment.kernels = &CudaKernels();
   rank.environment.comm_factory = rank.comms.get();
   rank.environment.traits = TraitsOf(Backend::kCuda, host.world_size());
-  rank.environment.traits.device_arena_bytes = ArenaBytes(
-      mesh, {config.optimizer.HasMuon(), config.parallel.experts_over_tensor}, rank.machine);
+  rank.environment.traits.device_arena_bytes =
+      ArenaBytes(mesh, ExchangeNeedsOf(config), rank.machine);
   device->Attached<cuda::LaunchPolicy>().early = config.execution.programmatic_launch;
   rank.environment.tuner = MakeTuner(*device);
   rank.device = std::move(device);

@@ -307,6 +307,24 @@ Mesh MeshOf(const Config& config, int world) {
   return mesh;
 }
 
+ExchangeNeeds ExchangeNeedsOf(const Config& config) {
+  ExchangeNeeds needs{config.optimizer.HasMuon(), config.parallel.experts_over_tensor, {}};
+  if (config.model.Has('E')) switch (config.model.moe.aux_loss) {
+      case AuxLossKind::kNone:
+        break;
+      case AuxLossKind::kSwitch:
+      case AuxLossKind::kPooled:
+        needs.router_sums = AxisSet::All() - Axis::kPipe;
+        break;
+      case AuxLossKind::kSequence:  // over tensor where its ranks have no whole sequences
+        needs.router_sums = Axis::kContext;
+        if (config.train.micro_batch % (config.parallel.tensor * config.parallel.tensor_strips))
+          needs.router_sums = needs.router_sums | Axis::kTensor;
+        break;
+    }
+  return needs;
+}
+
 Program LowerTraining(const Config& config, int world, const BackendTraits& traits,
                       Exchanged exchanged) {
   const std::unique_ptr<Model> model = ModelFor(config, traits.backend);

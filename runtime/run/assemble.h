@@ -10,6 +10,7 @@
 #include "models/model.h"
 #include "runtime/base/policies.h"
 #include "runtime/config/config.h"
+#include "runtime/plan/cost/communicators.h"
 #include "runtime/plan/schedule/planner.h"
 #include "runtime/plan/schedule/recompute.h"
 #include "runtime/plan/state_layout.h"
@@ -47,6 +48,7 @@ struct AssembledRun {
 
 // The ranks of a run. Error(kConfig): their number is not that of the axes.
 Mesh MeshOf(const Config& config, int world);
+ExchangeNeeds ExchangeNeedsOf(const Config& config);
 PrecisionPolicy PrecisionOf(const Config& config);
 // execution.graph, but kOff with execution.checked, which uses none.
 GraphMode GraphInForce(const Config& config);

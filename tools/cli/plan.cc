@@ -104,9 +104,7 @@ AdviseTarget TargetOf(const Config& config, int world, const Machine& given) {
   const Machine machine =
       peers == PeerMemory::kOff ? given : given.OverPeerMemory(peers == PeerMemory::kAuto);
   return {machine,
-          {Backend::kCuda, 0,
-           ArenaBytes(MeshOf(config, world),
-                      {config.optimizer.HasMuon(), config.parallel.experts_over_tensor}, machine)}};
+          {Backend::kCuda, 0, ArenaBytes(MeshOf(config, world), ExchangeNeedsOf(config), machine)}};
 }
 
 StreamJoin JoinOf(const Config& config) {

@@ -65,19 +65,22 @@ std::vector<PlannedCommunicator> MostCommunicators(const Mesh& mesh, const Excha
       most.push_back({axes, stream, false, needs.muon && stream == StreamId::kReduce});
   if (const AxisSet replicas = mesh.Wide(Axis::kReplicate); !replicas.empty())
     most.push_back({replicas, StreamId::kReduce, true});
-  for (const Axis axis : {Axis::kTensor, Axis::kContext})
-    if (const AxisSet axes = mesh.Wide(axis); !axes.empty())
-      most.push_back({axes, StreamId::kExchange});
-  const AxisSet experts = mesh.Wide(
-      needs.experts_over_tensor ? AxisSet({Axis::kExpert, Axis::kTensor}) : AxisSet(Axis::kExpert));
-  if (experts.empty()) return most;
-  const auto rows = std::find_if(most.begin(), most.end(), [&](const PlannedCommunicator& known) {
-    return known.axes == experts && known.stream == StreamId::kExchange;
-  });
-  if (rows != most.end())
-    rows->all_to_alls = true;
-  else
-    most.push_back({experts, StreamId::kExchange, false, true});
+  PlannedCommunicator unused;
+  const auto exchange = [&](const AxisSet& wanted) -> PlannedCommunicator& {
+    const AxisSet axes = mesh.Wide(wanted);
+    if (axes.empty()) return unused = {};
+    const auto known =
+        std::find_if(most.begin(), most.end(), [&](const PlannedCommunicator& other) {
+          return other.axes == axes && other.stream == StreamId::kExchange;
+        });
+    return known != most.end() ? *known : most.emplace_back(axes, StreamId::kExchange);
+  };
+  exchange(Axis::kTensor);
+  exchange(Axis::kContext);
+  exchange(needs.experts_over_tensor ? AxisSet({Axis::kExpert, Axis::kTensor})
+                                     : AxisSet(Axis::kExpert))
+      .all_to_alls = true;
+  exchange(needs.router_sums).all_reduces = true;
   return most;
 }
 
@@ -87,7 +90,11 @@ int64_t NcclBytes(const PlannedCommunicator& communicator, int channels, const M
   const int64_t ring = place.hosts > 1 ? machine.network_ring_bytes : machine.ring_bytes;
   int64_t connections = ring;
   if (communicator.all_reduces) connections += machine.tree_bytes;
-  if (communicator.all_to_alls) connections += (place.ranks - 1) * ring;
+  if (communicator.all_to_alls) {
+    const int here = place.even ? place.ranks / place.hosts : place.ranks;  // at most
+    connections += (here - 1) * machine.ring_bytes;
+    if (place.hosts > 1) connections += machine.network_ring_bytes;
+  }
   return machine.communicator_bytes + channels * (machine.channel_bytes + connections);
 }
 
@@ -101,7 +108,7 @@ int64_t BesideArena(const std::vector<PlannedCommunicator>& communicators, const
   for (const PlannedCommunicator& communicator : communicators) {
     const bool over_peers = peers && (communicator.axes - kCopyAxes).empty();
     if (over_peers) bytes += machine.peer_communicator_bytes;
-    if (!over_peers || machine.has_communicators)
+    if (!over_peers || machine.has_communicators || communicator.all_reduces)
       bytes += NcclBytes(communicator, kCommunicatorChannels, mesh, machine);
   }
   return bytes + MappedPeers(mesh, machine) * (arena_bytes / kBytesPerMappedByte);

@@ -6,11 +6,13 @@
 //          per peer, as large as a ring's. Buffers lie at the two ends of a connection: NCCL 2.28.9
 //          has 4 MiB for Simple (NCCL_BUFFSIZE), 4.7 for LL128, 0.5 for LL, in whole 2 MiB. So a
 //          ring takes as much of each rank however many there are. One that crosses hosts has
-//          buffers for the network at both ends of a rank.
+//          buffers for the network at both ends of a rank; pairs with ranks of other hosts share
+//          one such set, which is NCCL's default and was not measured.
 // Channels As comm/nccl/nccl_options.h gives them: 16, and 2 for statistics over the world.
 // Peers    Over the memory of peers (maps_peers) communicators within a copy of the parameters take
 //          next to nothing, and the arena of each peer that is mapped 8 bytes for each 4 KiB.
-//          Statistics and sums over replicas stay with NCCL.
+//          Statistics and sums over replicas stay with NCCL, and so do all-reduces within a copy:
+//          one that makes them has NCCL's, too.
 //
 // Figures are a machine file's, section `device`. To measure them: `nccl_bench --choose max_ctas=16
 // max_ctas=8` on two GPUs (tests/comm/nccl) says MiB when a communicator is made and when gathers
@@ -44,6 +46,7 @@ std::vector<PlannedCommunicator> CommunicatorsOf(const StepPlan& plan, const Mes
 struct ExchangeNeeds {
   bool muon = false;  // ranks exchange matrices to update
   bool experts_over_tensor = false;
+  AxisSet router_sums;  // of the ranks whose rows an auxiliary loss evens together
 };
 
 // The most that a training plan on the mesh calls for, before there is one.

@@ -199,16 +199,5 @@ TEST_CASE("the place of any set of axes, against groups counted out", "[plan][co
   CHECK(PlaceOf(Axis::kShard, {1, 4096}, 8) == GroupPlace{4096, 512, 8, true});
 }
 
-TEST_CASE("memory of peers is mapped within a host alone", "[plan][cost]") {
-  Machine m = Hosts();
-  CHECK(m.MappedPeers(8) == 0);
-  m.maps_peers = true;
-  CHECK(m.MappedPeers(1) == 0);
-  CHECK(m.MappedPeers(8) == 7);
-  CHECK(m.MappedPeers(1024) == 0);
-  m.ranks_per_host = 0;
-  CHECK(m.MappedPeers(16) == 15);
-}
-
 }  // namespace
 }  // namespace millrace

@@ -36,6 +36,9 @@ TEST_CASE("a communicator takes what was measured, by its channels and its calls
   CHECK(of(gathers, 8, 8) == of(gathers, 2, 8));
   CHECK(of(pieces, 4, 8) - of(pieces, 2, 8) == 2 * 16 * 12);
   CHECK(of(gathers, 16, 8) - of(gathers, 8, 8) == 16 * (20 - 12));
+  // Pairs with ranks of other hosts share one set of buffers.
+  CHECK(of(pieces, 16, 8) - of(gathers, 16, 8) == 16 * (7 * 12 + 20));
+  CHECK(of(pieces, 64, 8) == of(pieces, 16, 8));
 }
 
 // tools/bench/HISTORY.md, Memory of a device: MiB beside the arena.
@@ -63,6 +66,8 @@ TEST_CASE("a device holds what was measured beside the arena, within 3 %", "[pla
 }
 
 TEST_CASE("what is counted before there is a plan covers what the plan calls for", "[plan][cost]") {
+  const AuxLossKind aux_loss = GENERATE(AuxLossKind::kNone, AuxLossKind::kSwitch,
+                                        AuxLossKind::kSequence, AuxLossKind::kPooled);
   for (const bool experts : {false, true})
     for (const SplitShape& shape :
          {SplitShape{.shard = 2}, SplitShape{.replicate = 2, .shard = 2}, SplitShape{.tensor = 2},
@@ -75,9 +80,11 @@ TEST_CASE("what is counted before there is a plan covers what the plan calls for
       Trial trial = SplitTrial(
           experts ? ModelConfig::Family::kQwen3Moe : ModelConfig::Family::kLlama, shape, 2, 12);
       if (experts) trial.config.model.moe = {.experts = 4, .top_k = 2, .ffn = 13};
+      if (experts) trial.config.model.moe.aux_loss = aux_loss;
       const AssembledRun run = PlanOf(trial);
       const Mesh& mesh = run.layout.mesh;
-      const std::vector<PlannedCommunicator> most = MostCommunicators(mesh),
+      const ExchangeNeeds needs = ExchangeNeedsOf(trial.config);
+      const std::vector<PlannedCommunicator> most = MostCommunicators(mesh, needs),
                                              plan = CommunicatorsOf(run.plans.Of("train"), mesh);
       CHECK_FALSE(plan.empty());
       for (const PlannedCommunicator& communicator : plan)
@@ -88,7 +95,7 @@ TEST_CASE("what is counted before there is a plan covers what the plan calls for
         }));
       const Machine& h200 = FindMachine("h200");
       CHECK(BesideArena(plan, mesh, h200, 0) <= BesideArena(most, mesh, h200, 0));
-      CHECK(ArenaBytes(mesh, {}, h200) == h200.device_bytes - BesideArena(most, mesh, h200, 0));
+      CHECK(ArenaBytes(mesh, needs, h200) == h200.device_bytes - BesideArena(most, mesh, h200, 0));
     }
 }
 
@@ -112,6 +119,10 @@ TEST_CASE("what a device has left for an arena leaves room for the tables of pee
   CHECK(beside(Mesh(2, 4), peers, 0) - beside(four, peers, 0) ==
         NcclBytes({Axis::kReplicate, StreamId::kReduce, true}, kCommunicatorChannels, Mesh(2, 4),
                   peers));
+  // And so are all-reduces within a copy.
+  const PlannedCommunicator sums{Axis::kShard, StreamId::kExchange, true};
+  CHECK(BesideArena({sums}, four, peers, 0) - BesideArena({}, four, peers, 0) ==
+        peers.peer_communicator_bytes + NcclBytes(sums, kCommunicatorChannels, four, peers));
 }
 
 }  // namespace
