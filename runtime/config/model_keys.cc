@@ -144,8 +144,8 @@ std::vector<Key> MtpKeys() {
           "has none."),
       KEY(model.mtp.loss_scale, From(0, 1000),
           "Factor of their losses, divided by their number; each is a mean over its own targets. "
-          "Where targets have weights (`data.loss_mask`, `train.loss_weights`) it is divided by "
-          "the share of the sum of all weights that its targets would have if these were equal."),
+          "Where these have weights (`data.loss_mask`, `train.loss_weights`) it is the mean by "
+          "their own weights, 0 where all of them are 0."),
       KEY(model.mtp.pattern, any,
           "Branches of such a block, as in `model.pattern`. nemotron_h needs it; qwen3_moe's is "
           "`E` (null) or `-`; the others have the block of their trunk."),

@@ -205,11 +205,15 @@ class ModelValidator {
 
   void Tensor() {
     const int64_t ranks = config_.parallel.tensor;
-    if (model_.Has('E'))
-      Require(model_.moe.aux_loss != AuxLossKind::kSequence,
-              {"model.moe.aux_loss", "parallel.tensor"},
-              "ranks of tensor cut rows across sequences: aux_loss can be switch or pooled, or "
-              "tensor 1");
+    const int64_t batch = config_.train.micro_batch, strips = config_.parallel.tensor_strips;
+    if (model_.Has('E') && ranks > 1)
+      Require(model_.moe.aux_loss != AuxLossKind::kSequence || batch % (ranks * strips) == 0 ||
+                  strips % batch == 0,
+              {"model.moe.aux_loss", "parallel.tensor", "train.micro_batch"},
+              "ranks of tensor would have parts of different sequences: micro_batch can "
+              "be a multiple of {} or a divisor of tensor_strips, or aux_loss switch or "
+              "pooled",
+              ranks * strips);
     const std::string why = WhyNotSplit(ranks);
     if (why.empty()) return;
     std::string possible;

@@ -336,7 +336,12 @@ float WeightScale(const std::string& source, const LossTotals& totals) {
              source, weights);
   }
   // Where no target counts, all weights are 0, and so is the loss, whatever the scale.
-  return weights == 0 ? 1.0f : static_cast<float>(static_cast<double>(targets) / weights);
+  if (weights == 0) return 1.0f;
+  const auto scale = static_cast<float>(static_cast<double>(targets) / weights);
+  MR_REQUIRE(ErrorCode::kData, std::isfinite(scale),
+             "the weights '{}' of {} targets add up to {}, too little to divide by in f32", source,
+             targets, weights);
+  return scale;
 }
 
 }  // namespace

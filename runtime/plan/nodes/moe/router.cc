@@ -155,7 +155,7 @@ RowGroups GroupsOf(const ForwardBuilder& b, AuxLossKind kind) {
   if (batch % (ranks * strips) == 0) return {batch / ranks, mesh.Wide(AxisSet(Axis::kContext))};
   MR_REQUIRE(ErrorCode::kConfig, strips % batch == 0,
              "model.moe.aux_loss is sequence, and parallel.tensor {} and parallel.tensor_strips {} "
-             "cut {} sequences (train.micro_batch) so that ranks have rows of several in part; a "
+             "cut {} sequences (train.micro_batch) so that ranks have parts of different ones; a "
              "micro_batch that is a multiple of {} is allowed, or one that divides tensor_strips, "
              "or aux_loss switch or pooled",
              ranks, strips, batch, ranks * strips);

@@ -50,7 +50,7 @@ Routing Route(ForwardBuilder& b, ValueId x, const std::string& weight, const std
 // kPooled    E / (L T)^2 * sum over e of both sums over all L layers; K when loads are even
 // Counts and probabilities are summed over all ranks that have rows of the group before they are
 // multiplied: the loss depends on the microbatch alone. Error(kConfig): kSequence where ranks along
-// the tensor axis have rows of several sequences, and of one of them in part.
+// the tensor axis have parts of different sequences.
 void Balance(ForwardBuilder& b, const std::vector<ValueId>& stats, AuxLossKind kind, int64_t top_k,
              const std::string& loss, const std::string& label);
 
