@@ -37,7 +37,8 @@ struct TunedMatmul {
   double default_microseconds = 0;  // the same with the library's own first choice
   // What was compared last; tables of older versions have none.
   std::vector<MeasuredAlgorithm> measured = {};
-  std::string no_joules = {};  // why these have no millijoules; "": they have
+  // Why none of these has millijoules; "": those that had hot turns have.
+  std::string no_joules = {};
   bool operator==(const TunedMatmul&) const = default;
 };
 

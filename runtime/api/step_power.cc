@@ -107,9 +107,10 @@ void PowerMeter::Stop() {
 
 void PowerMeter::ReadEnergy() {
   if (!power_.no_watts.empty()) return;
+  const double asked = Now();
   const NvmlReading energy = gpu_->Millijoules();
   power_.no_watts = energy.trouble;
-  if (energy.trouble.empty()) ticks_.Add(Now(), energy.value);
+  if (energy.trouble.empty()) ticks_.Add(asked, Now(), energy.value);
 }
 
 void PowerMeter::ReadUntilStopped() {

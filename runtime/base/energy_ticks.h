@@ -11,17 +11,17 @@ namespace millrace {
 
 class EnergyTicks {
  public:
-  // A reading; later ones have later times.
-  void Add(double seconds, uint64_t millijoules) {
+  // A reading, asked for and there; later ones have later times.
+  void Add(double asked, double seconds, uint64_t millijoules) {
     if (readings_ > 0 && millijoules < last_millijoules_) went_back_ = true;
     if (readings_ > 0 && millijoules != last_millijoules_) {
-      const double late = seconds - last_seconds_;
+      const double late = seconds - last_asked_;
       if (ticks_ == 0) first_ = {seconds, millijoules, late};
       end_ = {seconds, millijoules, late};
       ++ticks_;
     }
     ++readings_;
-    last_seconds_ = seconds, last_millijoules_ = millijoules;
+    last_asked_ = asked, last_millijoules_ = millijoules;
   }
 
   int64_t readings() const { return readings_; }
@@ -47,7 +47,7 @@ class EnergyTicks {
   };
 
   int64_t readings_ = 0, ticks_ = 0;
-  double last_seconds_ = 0;
+  double last_asked_ = 0;
   uint64_t last_millijoules_ = 0;
   bool went_back_ = false;
   Tick first_, end_;

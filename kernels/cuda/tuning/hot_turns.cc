@@ -22,7 +22,7 @@ constexpr int64_t kAhead = 4;  // graphs in the device's queue
 // A counter that has not told a turn's energy by then tells nothing.
 constexpr double kLongestTurn = 1;
 constexpr std::chrono::milliseconds kBetweenReadings{1};
-constexpr int64_t kReadingsPerClock = 8;  // the clock is read that often
+constexpr int64_t kReadingsPerClock = 4;  // behind the first tick the clock is read that often
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -35,8 +35,9 @@ class Readings {
   // trouble: with the energy counter, which is then not asked.
   Readings(const NvmlGpu& gpu, std::string trouble)
       : gpu_(gpu), trouble_(std::move(trouble)), thread_([this](std::stop_token stop) {
-          for (int64_t i = 0; !stop.stop_requested(); ++i) {
-            ReadOnce(i % kReadingsPerClock == 0);
+          for (int64_t counted = 0; !stop.stop_requested();) {
+            ReadEnergy();
+            if (Counts() && counted++ % kReadingsPerClock == 0) ReadClock();
             std::this_thread::sleep_for(kBetweenReadings);
           }
         }) {}
@@ -63,15 +64,18 @@ class Readings {
     return value;
   }
 
-  void ReadOnce(bool clock) {
-    if (trouble().empty()) {
-      const NvmlReading energy = gpu_.Millijoules();
-      if (!energy.trouble.empty()) Fail(energy.trouble);
-      const std::lock_guard lock(mutex_);
-      if (trouble_.empty()) ticks_.Add(Now(), energy.value);
-      if (ticks_.went_back()) trouble_ = "the energy counter went back";
-    }
-    if (!clock || (trouble().empty() && ticks().ticks() == 0)) return;
+  void ReadEnergy() {
+    if (!trouble().empty()) return;
+    const double asked = Now();
+    const NvmlReading energy = gpu_.Millijoules();
+    if (!energy.trouble.empty()) return Fail(energy.trouble);
+    const std::lock_guard lock(mutex_);
+    if (trouble_.empty()) ticks_.Add(asked, Now(), energy.value);
+    if (ticks_.went_back()) trouble_ = "the energy counter went back";
+  }
+  // Whether what is read is of the turn's timed part.
+  bool Counts() const { return !trouble().empty() || ticks().ticks() > 0; }
+  void ReadClock() {
     const NvmlReading mhz = gpu_.SmMhz();
     const std::lock_guard lock(mutex_);
     if (mhz.trouble.empty()) mhz_.push_back(static_cast<double>(mhz.value));
@@ -149,10 +153,11 @@ void HotTurns::Turn(HotCandidate& candidate) {
   std::optional<int64_t> first;  // graph that is timed
   const double start = Now();
   double timed_from = start;
+  EnergyTicks ticks;  // while the device had work
   const int64_t graphs = BackToBack(*candidate.graph_, [&](int64_t launched) {
-    const EnergyTicks ticks = readings.ticks();
+    ticks = readings.ticks();
     const double now = Now();
-    if (now - start > kLongestTurn)
+    if (now - start > kLongestTurn && ticks.seconds() < options_.turn_seconds)
       readings.Fail(
           fmt::format("the energy counter moved {} times in {:.1f} s", ticks.ticks(), now - start));
     const bool counts = readings.trouble().empty();
@@ -169,7 +174,6 @@ void HotTurns::Turn(HotCandidate& candidate) {
   stream_.Record(*end_);
   device_.SyncEvent(*end_);
   trouble_ = readings.trouble();
-  const EnergyTicks ticks = readings.ticks();
   const std::vector<double> mhz = readings.mhz();
   candidate.timed_us_ += 1e3 * device_.MillisecondsBetween(*begin_, *end_);
   candidate.timed_products_ += (graphs - *first) * candidate.products_;

@@ -169,14 +169,14 @@ class Tuner {
     TunedMatmul fused;
     fused.no_joules = "no algorithm of the library to compare with";
     fused.microseconds = std::numeric_limits<double>::infinity();  // what the library has none for
+    comparing_ = false;
     try {
       MatmulProblem problem(key);
       fused = Best(problem, operands, key, &in_turn);
     } catch (const Error& e) {
       if (e.code() != ErrorCode::kDevice)
-        throw;  // memory that is short today shall not decide about bits
-      if (in_turn.microseconds.empty())
-        throw;  // not for want of an algorithm: in the midst of timing
+        throw;                // memory that is short today shall not decide about bits
+      if (comparing_) throw;  // not for want of an algorithm
     }
     fused.default_microseconds = Rounded(in_turn.median());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
@@ -210,6 +210,7 @@ class Tuner {
     std::vector<Candidate*> entrants;
     for (Candidate& candidate : candidates) entrants.push_back(&candidate);
     if (beside != nullptr) entrants.push_back(beside);
+    comparing_ = true;
     for (Candidate* entrant : entrants) entrant->microseconds.clear();
     for (int round = 0; round < std::max(options_.rounds, 1); ++round)
       for (Candidate* entrant : entrants) entrant->microseconds.push_back(Time(*entrant));
@@ -321,6 +322,7 @@ class Tuner {
   NvmlGpu counters_;
   HotTurns hot_turns_;
   TimedEvent begin_, end_;
+  bool comparing_ = false;  // algorithms that run are being timed
   int64_t calls_ = 0;
 };
 

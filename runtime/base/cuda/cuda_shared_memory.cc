@@ -9,22 +9,17 @@
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/cuda_pages.h"
+#include "runtime/base/cuda/gpu_uuid.h"
 #include "runtime/base/cuda/virtual_memory.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
 
-// "GPU-1b2c3d4e-...", as nvidia-smi has it.
 std::string NameOf(int ordinal) {
   cudaDeviceProp properties{};
   MR_CUDA(cudaGetDeviceProperties(&properties, ordinal));
-  std::string name = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) name += '-';
-    name += fmt::format("{:02x}", static_cast<unsigned char>(properties.uuid.bytes[i]));
-  }
-  return name;
+  return GpuUuid(properties);
 }
 
 void RequireDescriptors(int ordinal) {

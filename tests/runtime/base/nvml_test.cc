@@ -66,7 +66,8 @@ TEST_CASE(
   // Read every 0.25 s; the counter moves by 300 J a second, once a second.
   const uint64_t begin = 1'000'000'000'000;
   for (int i = 0; i <= 13; ++i) {
-    ticks.Add(100.25 + 0.25 * i, begin + static_cast<uint64_t>((i + 2) / 4) * 300'000);
+    ticks.Add(100.25 + 0.25 * i, 100.25 + 0.25 * i,
+              begin + static_cast<uint64_t>((i + 2) / 4) * 300'000);
     if (i == 1) CHECK((ticks.ticks() == 0 && ticks.joules() == 0));
     if (i == 2) CHECK((ticks.ticks() == 1 && ticks.seconds() == 0 && ticks.joules() == 0));
   }
@@ -79,26 +80,26 @@ TEST_CASE(
   CHECK_FALSE(ticks.went_back());
 }
 
-TEST_CASE("a tick may be as late as the reading before it is old") {
+TEST_CASE("a tick may be as late as it is since the reading before was asked for") {
   EnergyTicks ticks;
-  ticks.Add(0, 10);
-  ticks.Add(0.5, 20);
-  ticks.Add(4, 20);
-  ticks.Add(4.125, 30);
-  CHECK(ticks.seconds_off() == 0.5);
-  ticks.Add(6, 40);
-  CHECK(ticks.seconds_off() == 1.875);
+  ticks.Add(0, 0, 10);
+  ticks.Add(0.25, 0.5, 20);
+  ticks.Add(3.5, 4, 20);
+  ticks.Add(4.0625, 4.125, 30);  // it may have moved when the reading before had begun
+  CHECK(ticks.seconds_off() == 0.625);
+  ticks.Add(5, 6, 40);
+  CHECK(ticks.seconds_off() == 1.9375);
   CHECK(ticks.seconds() == 5.5);
 }
 
 TEST_CASE("a counter that goes back is noticed") {
   EnergyTicks ticks;
-  ticks.Add(0, 10);
-  ticks.Add(1, 20);
+  ticks.Add(0, 0, 10);
+  ticks.Add(1, 1, 20);
   CHECK_FALSE(ticks.went_back());
-  ticks.Add(2, 3);
+  ticks.Add(2, 2, 3);
   CHECK(ticks.went_back());
-  ticks.Add(3, 40);
+  ticks.Add(3, 3, 40);
   CHECK(ticks.went_back());
 }
 
