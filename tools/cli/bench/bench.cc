@@ -94,6 +94,7 @@ Measured Measure(Session& session, const RankContext& context, const BenchArgume
   PowerMeter meter(UuidOf(session.device()));
   RunSteps(session, 0, arguments.warmup);
   meter.Begin();
+  session.engine().comms().world().Barrier();  // its first reading takes ranks milliseconds
   m.step_ms = RunSteps(session, arguments.warmup, arguments.steps).step_ms;
   const std::optional<GpuPower> power = meter.End();
   m.host_us = HostMicroseconds(session, timer, arguments.warmup + arguments.steps, kIssueSteps);
