@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterator, Optional
 
 from . import _native as native
 from ._errors import InvalidArgument
-from ._native import LIBRARY, check
+from ._native import LIBRARY, Owner, check
 
 _VALUES = ('weights', 'advantages', 'old_logprobs', 'reference_logprobs')
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
@@ -22,7 +22,7 @@ def _int64(value: Any, what: str) -> int:
     return integer
 
 
-class Rows:
+class Rows(Owner):
     """Rows of whatever has __arrow_c_stream__: a table or reader of pyarrow, a frame of polars, a relation of duckdb.
 
         for batch in millrace.Rows(table, seq_len + 1).batches(run.info.step_sequences):
@@ -66,13 +66,3 @@ class Rows:
         handle, self._handle = self._handle, None
         if handle is not None:
             LIBRARY.mr_rows_free(handle)
-
-    def __enter__(self) -> 'Rows':
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if LIBRARY is not None:  # at the interpreter's end modules are gone
-            self.close()

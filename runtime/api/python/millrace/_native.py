@@ -4,7 +4,7 @@ import math
 import operator
 import os
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, List
+from typing import Any, List, TypeVar
 
 from ._errors import BY_CODE, Error, InvalidArgument
 
@@ -156,6 +156,24 @@ def _load() -> ctypes.CDLL:
 
 LIBRARY = _load()
 VERSION: str = LIBRARY.mr_version().decode()
+_Owned = TypeVar('_Owned', bound='Owner')
+
+
+class Owner:
+    """Of a handle of the library's, which `with` gives back, or the last reference."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: _Owned) -> _Owned:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if LIBRARY is not None:  # at the interpreter's end modules are gone
+            self.close()
 
 
 def check(status: Any) -> None:

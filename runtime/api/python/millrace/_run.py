@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional,
 from . import _native as native
 from ._errors import BusyError, InvalidArgument
 from ._generate import Answer, Request, Requests, answers_of
-from ._native import LIBRARY, check
+from ._native import LIBRARY, Owner, check
 from ._stream import EventStream
 from ._tensor import Tensor, give_back_dropped
 from ._tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def _floats(values: Any, rows: int, columns: int, what: str) -> 'ctypes.Array[ct
     return (ctypes.c_float * (rows * columns))(*(float(value) for row in listed for value in row))
 
 
-class Run:
+class Run(Owner):
     """One rank of a training run. A context manager; close() ends it.
 
     config   a mapping or JSON text, as of a file that `millrace train` takes
@@ -193,16 +193,6 @@ class Run:
         except BusyError:  # another thread is in a call, and the run goes on
             self._handle = handle
             raise
-
-    def __enter__(self) -> 'Run':
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if LIBRARY is not None:  # at the interpreter's end modules are gone
-            self.close()
 
     def init(self) -> None:
         """Fresh weights: model.init_from, or by train.seed."""

@@ -1,15 +1,15 @@
 """A tokenizer.json, by the functions of mr_tokenizer."""
 import ctypes
 import os
-from typing import Any, List, Optional, Sequence, Union
+from typing import List, Optional, Sequence, Union
 
 from . import _native as native
-from ._native import LIBRARY, check
+from ._native import LIBRARY, Owner, check
 
 _PLAIN, _ALONE = 1, 2
 
 
-class Tokenizer:
+class Tokenizer(Owner):
     """Of a tokenizer.json, or of a folder that has one; the ids are those of PyPI's tokenizers. A context manager; close() ends it."""
 
     def __init__(self, path: Union[str, 'os.PathLike[str]']) -> None:
@@ -51,13 +51,3 @@ class Tokenizer:
         handle, self.handle = self.handle, None
         if handle is not None:
             LIBRARY.mr_tokenizer_free(handle)
-
-    def __enter__(self) -> 'Tokenizer':
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if LIBRARY is not None:  # at the interpreter's end modules are gone
-            self.close()
