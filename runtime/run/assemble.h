@@ -58,8 +58,8 @@ std::vector<std::string> ExecutionNotes(const Config& config);
 PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& traits);
 
 // Of searches' programs, what the backward does about what exchanges have brought to the forward:
-// exchanges it again, which takes the fewest bytes, or finds it kept, which takes the least time. A
-// run's plan is between the two (plan/schedule/kept_exchanges.h).
+// exchanges it again, which takes the fewest bytes, or finds it kept, which mostly takes less time.
+// A run's plan is one of the two or between them (plan/schedule/kept_exchanges.h).
 enum class Exchanged { kAgain, kKept };
 
 // A training microbatch on one rank before parameters are sharded, for searches.

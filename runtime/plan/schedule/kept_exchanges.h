@@ -8,10 +8,10 @@
 //          What sharding.reshard auto keeps gathered is taken first.
 // Order    By bytes received per byte held, the most first; of equal ones the last units' first,
 //          whose backward comes soonest. So many of them stay that fit, or a half, a quarter, ...
-//          of that, whichever step is simulated to be the fastest: at least it is faster than the
-//          one that keeps nothing.
-// Rates    As in recompute.h: plans, and with them the collectives that ranks issue, are equal on
-//          all ranks.
+//          of that, whichever step is simulated to be the fastest, none among them. With
+//          sharding.reshard auto the steps compared have after_forward.
+// Ranks    Plans, and with them the collectives that ranks issue, are equal on all: rates are as in
+//          recompute.h, and the device is the smallest that a rank has.
 //
 // What experts receive is never kept: its bound exceeds its live part (plan/nodes/moe). Rows that
 // a rank dispatches to its own experts come over no wire.

@@ -14,7 +14,9 @@
 //          placed by the real allocator: what is chosen fits, and with one unit less of a cheap
 //          kind it does not.
 // Rates    Those of one machine per backend (the H100's for CUDA), so that `plan` on a laptop and
-//          the ranks of a cluster choose alike.
+//          the ranks of a cluster choose alike; but where choices fill the device and
+//          execution.peer_memory is auto, which `plan` counts as the most that either transport
+//          takes.
 #pragma once
 
 #include <cstdint>

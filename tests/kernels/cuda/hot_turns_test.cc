@@ -141,7 +141,7 @@ TEST_CASE("a counter that stands still is waited for once") {
   }
   CHECK(seconds >= 1);
   const int readings = fake.energy_readings;
-  CHECK(readings < 1100);  // of a second with a graph of 2 ms, no more
+  CHECK(readings < 1100);  // of a second, a millisecond apart at least
 }
 
 MatmulOp<Shape> Product(int64_t m, int64_t n, int64_t k) {
