@@ -24,7 +24,7 @@ def decode(folder):
               f"{results.quantile(row['prefill_ms_samples'], 0.5):.2f}"] for case in data["cases"] for row in case["decode"]]
     first = data["cases"][0]
     last = first["prompt_tokens"] + first["warmup"] + first["steps"]
-    return [f"`{first['command']}` and the same of the other configurations, {data['device']}, of \"{data['sources']}\", {data['date']}: {first['steps']} steps",
+    return [f"`{first['command']}` and the same of the other configurations, {data['device']}, commit {data['sources']}, {data['date']}: {first['steps']} steps",
             f"at contexts up to {last}. Medians in ms with 10th and 90th percentile; most of these is context, as a step at {last} reads more than the first. Prefill is of {first['prompt_tokens']}",
             "tokens, the median of its sequences; at batch 1 it is one sample, which has the first launches in it.", "",
             *table(["model", "batch", "tokens/s", "ms a step", "prefill, ms"], lines)]
