@@ -32,7 +32,7 @@ struct TunedMatmul {
   // Hex digits, two per byte; none: a product and a kernel behind it are faster.
   std::string algorithm;
   std::string description;  // for people: "id 66, tile 23, stages 36, split-K 1, ..."
-  // Of one product, in short turns, operands not in the cache.
+  // Of one product, operands not in the cache: in hot turns, where the default had them.
   double microseconds = 0;
   double default_microseconds = 0;  // the same with the library's own first choice
   // What was compared last; tables of older versions have none.

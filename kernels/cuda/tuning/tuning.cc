@@ -111,12 +111,13 @@ struct Candidate {
   std::unique_ptr<Graph> graph = {};
   std::optional<HotResult> hot = {};
 
-  // What decides.
   double median() {
     std::nth_element(microseconds.begin(), microseconds.begin() + std::ssize(microseconds) / 2,
                      microseconds.end());
     return microseconds[microseconds.size() / 2];
   }
+  // Of a product with hot turns one without them is out of the running.
+  double deciding() { return hot ? hot->microseconds : median(); }
 
   std::string Description() const {
     return Describe(algorithm.algo) + (gelu_grad ? ", a kernel behind it" : "");
@@ -178,7 +179,7 @@ class Tuner {
         throw;                // memory that is short today shall not decide about bits
       if (comparing_) throw;  // not for want of an algorithm
     }
-    fused.default_microseconds = Rounded(in_turn.median());
+    fused.default_microseconds = Rounded(in_turn.deciding());
     if (fused.microseconds < fused.default_microseconds * (1 - kNoise)) return fused;
     return {.algorithm = "",
             .description = "product and kernel in turn",
@@ -218,14 +219,15 @@ class Tuner {
     std::string no_joules = "a small part of all products: no hot turns";
     if (hot_.contains(key)) no_joules = TakeHotTurns(candidates.front(), beside, entrants);
 
-    const double of_default = candidates.front().median();
+    const double of_default = candidates.front().deciding();
     Candidate* best = &candidates.front();
     for (Candidate& candidate : candidates)
-      if (candidate.median() < std::min(best->median(), of_default * (1 - kNoise)))
+      if (candidate.hot.has_value() == candidates.front().hot.has_value() &&
+          candidate.deciding() < std::min(best->deciding(), of_default * (1 - kNoise)))
         best = &candidate;
     TunedMatmul tuned{.algorithm = HexOf(best->algorithm.algo),
                       .description = best->Description(),
-                      .microseconds = Rounded(best->median()),
+                      .microseconds = Rounded(best->deciding()),
                       .default_microseconds = Rounded(of_default),
                       .no_joules = std::move(no_joules)};
     for (Candidate* entrant : entrants) tuned.measured.push_back(MeasuredOf(*entrant));

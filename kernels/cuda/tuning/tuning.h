@@ -7,9 +7,9 @@
 //          drift meet all of them; medians decide. Another algorithm than the default must beat it
 //          by more than kNoise, so that repeated tuning rarely changes its mind.
 // Hot      Of the largest products, those that are then within kHotMargin of the fastest, and the
-//          default, take longer turns at the clocks that the GPU keeps (hot_turns.h): their time
-//          and joules there are told beside, and decide nothing. Four candidates of a product take
-//          a second or two.
+//          default, take longer turns at the clocks that the GPU keeps (hot_turns.h), and their
+//          times there decide between them: a step of such products runs at the power cap, where
+//          who takes fewer joules is faster. Four candidates of a product take a second or two.
 // Memory   Allocates its own operands, at most as many bytes as the largest product needs plus some
 //          multiples of the L2 cache; freed on return.
 // Blocks   The host until everything is measured. Not during capture.
