@@ -90,8 +90,12 @@ bool Packed(const Op& op, const Dims<Op>& d) {
          d.depth % kDepthMultiple == 0 && d.depth <= kMaxPackedDepth;
 }
 
+bool InOrder(const AttentionOp<Shape>& op) { return op.in_order; }
+bool InOrder(const AttentionGradOp<Shape>&) { return false; }
+
 template <class Op>
 AttentionChoice Choose(const Op& op) {
+  if (InOrder(op)) return {AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
   if (const std::string why = WhyNotOperands(op); !why.empty()) return {AttentionKernel::kOwn, why};
   const Dims<Op> d(op);
   const std::string why = WhyNotSizes(op, d);

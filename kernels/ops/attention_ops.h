@@ -74,10 +74,14 @@ struct RopeOp : RopeAttrs {
 // (PlaceOf). On the CPU each row has the bits that it has in whole sequences, and a document's rows
 // those that they have where it stands alone.
 // On CUDA, bf16 operands may be multiplied as bf16: attention_choice.h.
+// in_order: on CUDA by a kernel that takes a query's keys in an order that another has, too: a row
+// has the bits that CachedAttentionOp in order gives it (cache_ops.h). bf16 heads of 64 or 128,
+// neither window nor documents, whole sequences.
 struct AttentionAttrs {
   float scale = 1;
   int64_t window = 0;  // a query sees itself and window - 1 keys before it; 0: all before it
   ContextRows rows;
+  bool in_order = false;
   bool operator==(const AttentionAttrs&) const = default;
 
   template <class Self, class F>

@@ -116,13 +116,15 @@ enum class RowsFrom { kManySequences, kOneSequence };
 // row's key heads, then its value heads; cache of that dtype [pages, page_tokens, 2 Hkv D]. Rows of
 // a sequence lie side by side and follow each other without a gap.
 // Order    On the CPU each row has the bits that it has in a whole sequence of `length` positions,
-//          whatever the rows beside it, their number and the pages.
+//          whatever the rows beside it, their number and the pages. On CUDA it has those of an
+//          AttentionOp where both are `in_order`.
 struct CachedAttentionAttrs {
   float scale = 1;
   int64_t window = 0;
   int64_t kv_heads = 0;
   int64_t length = 0;  // positions of the training forward's sequences; at[r] < length
   RowsFrom rows_from = RowsFrom::kManySequences;
+  bool in_order = false;
   bool operator==(const CachedAttentionAttrs&) const = default;
 };
 template <class V>

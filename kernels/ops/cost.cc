@@ -110,6 +110,7 @@ int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCpu) return CpuBytes(op);
+  if (op.in_order) return 0;
   const int64_t product_bytes = op.out.layout.numel() * 4;
   switch (RouteOf(op)) {
     case MatmulRoute::kOneLaunch:
@@ -180,6 +181,34 @@ int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend) {
   return backend == Backend::kCpu ? CpuBytes(LargestProduct(op)) : 0;
 }
 
+namespace {
+
+// Of a product in order, on CUDA.
+std::string WhyNotInOrder(const MatmulOp<Shape>& op) {
+  constexpr int64_t kMultiple = 8;
+  const auto is_rows = [](const Layout& layout) {
+    return layout.dtype == DType::kBF16 && layout.strides[1] == 1 &&
+           layout.strides[0] % kMultiple == 0 && layout.dims[1] % kMultiple == 0;
+  };
+  if (op.rounds_once() || op.epilogue == Epilogue::kGeluGrad || op.magnitude ||
+      op.scaling != Scaling::kNone)
+    return "matmul in order that accumulates, rounds once, has scales, a magnitude or a GELU's "
+           "gradient: none of them is allowed";
+  for (const Layout& layout :
+       {op.a.layout, TransposedView(op.b).layout, op.out.layout, ResultOf(op).layout})
+    if (!is_rows(layout))
+      return fmt::format(
+          "matmul in order of {} by {} into {}: bf16, b a transpose, and columns and strides in "
+          "multiples of {} are allowed",
+          ToString(op.a.layout), ToString(op.b.layout), ToString(op.out.layout), kMultiple);
+  if (op.bias && op.bias.layout.dtype != DType::kBF16)
+    return fmt::format("matmul in order with a bias of {}; bf16 is allowed",
+                       Name(op.bias.layout.dtype));
+  return "";
+}
+
+}  // namespace
+
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max();
   const int64_t m = Dim(op.out, 0), n = Dim(op.out, 1), k = Dim(op.a, 1);
@@ -201,6 +230,7 @@ std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCuda && a != b)
     return fmt::format("matmul of {} by {}: operands of one dtype are allowed on CUDA", Name(a),
                        Name(b));
+  if (op.in_order && backend == Backend::kCuda) return WhyNotInOrder(op);
   const bool activated = op.epilogue != Epilogue::kNone && op.epilogue != Epilogue::kBias;
   for (const Shape* result : {&op.out, &op.pre})
     if (backend == Backend::kCuda && activated && *result && MatrixKeyOf(result->layout).transposed)
@@ -218,6 +248,13 @@ std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
   if (kv_heads <= 0 || heads % kv_heads != 0)
     return fmt::format("attention: {} heads are not a multiple of {} key/value heads", heads,
                        kv_heads);
+  if (op.in_order && backend == Backend::kCuda &&
+      ((depth != 64 && depth != 128) || op.q.layout.dtype != DType::kBF16 || op.window != 0 ||
+       op.documents || op.rows.split()))
+    return fmt::format(
+        "attention in order of {}: bf16 heads of 64 or 128 of whole sequences are allowed, without "
+        "a window and documents",
+        ToString(op.q.layout));
   const int64_t limit = MostHeadDim(backend);
   if (depth > limit) return fmt::format("attention: head dimension {} exceeds {}", depth, limit);
   return "";

@@ -69,7 +69,7 @@ MatmulRoute RouteOf(const MatmulAttrs& attrs, DType operands, const Layout& resu
 }
 
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op) {
-  if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0) return std::nullopt;
+  if (op.out.layout.numel() == 0 || op.a.layout.numel() == 0 || op.in_order) return std::nullopt;
   switch (RouteOf(op)) {
     case MatmulRoute::kOneLaunch:
       return Product<Shape>::Of(op, ResultOf(op)).key(op.bias.present);

@@ -141,7 +141,7 @@ MatmulRoute RouteOf(const MatmulOp<V>& op) {
 }
 
 // The one product of an op, without what follows a product; none where there is nothing to
-// multiply, or tiles.
+// multiply, tiles, or a product in order, which no library is asked for.
 std::optional<MatmulKey> KeyOf(const MatmulOp<Shape>& op);
 // The op as a library would do it at once: Epilogue::kGeluGrad into bf16, with pre as out. None for
 // other ops: they are their product, or the library shall not do the rest. Nor for products of FP8,

@@ -39,7 +39,7 @@ struct CachedAttentionArgs {
   int64_t x_stride = 0;          // elements
   CachePlaces places;
   int rows = 0, heads = 0, kv_heads = 0, depth = 0;  // depth <= kMostCachedDepth
-  Divisor page_tokens, per_kv;  // per_kv: heads that share a key/value head
+  Divisor page_tokens, per_kv;                       // per_kv: heads that share a key/value head
   int64_t window = 0;
   float scale = 1;
 };
@@ -52,6 +52,9 @@ void LaunchAttendRows(const CachedAttentionArgs& args, const Launch& launch);
 // For bf16 where most rows are successive ones of one sequence: attention_prompt.cu.
 bool AttendsTiles(const CachedAttentionArgs& args);
 void LaunchAttendPrompt(const CachedAttentionArgs& args, const Launch& launch);
+// As LaunchAttendRows, where AttendsTiles, without a window: the bits of the training forward's
+// kernel of tensor cores, which LaunchAttendPrompt has, too. attention_in_order.cu.
+void LaunchAttendInOrder(const CachedAttentionArgs& args, const Launch& launch);
 
 // x, dt_raw, inputs and out of one dtype.
 struct MambaConvRowsArgs {

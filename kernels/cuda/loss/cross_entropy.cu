@@ -303,11 +303,38 @@ __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) 
   *a.loss_sum = a.add_loss ? __dadd_rn(*a.loss_sum, sum) : sum;
 }
 
+// Rows are read where they lie.
+template <Elements E, bool kWide>
+__global__ void __launch_bounds__(kMaxThreads) LogprobKernel(const LogprobArgs a) {
+  BeginKernel();
+  __shared__ Softmax of_warp[kWarp];
+  CrossEntropyArgs row_args;
+  row_args.logits = a.logits;
+  row_args.vocab = a.vocab, row_args.padded = a.padded;
+  const RowPacks<E, kWide> packs_of(row_args, nullptr, 0);
+  const std::byte* const row = packs_of.Row(blockIdx.x);
+  const Softmax softmax = BlockJoin(
+      SoftmaxOfThread<E, false>(row_args, packs_of, Shares::Of<false>(row_args), row, nullptr),
+      of_warp);
+  for (int i = static_cast<int>(threadIdx.x); i < a.most; i += static_cast<int>(blockDim.x)) {
+    const int64_t at = int64_t{blockIdx.x} * a.most + i;
+    const int id = a.ids[at];
+    if (id < 0) continue;
+    const float logit = packs_of.Value(packs_of.Bits(row, id));
+    a.logprobs[at] = -static_cast<float>(SurpriseOf(softmax, logit));
+  }
+}
+
+// Of a row's packs: what decides its order of additions.
+int64_t ThreadsOf(int padded) {
+  const int64_t packs = Packs(padded);
+  const int64_t limit = packs <= kSharedPacks ? kSharedThreads : kMaxThreads;
+  return std::min(limit, CeilDiv(packs, kWarp) * kWarp);
+}
+
 template <Elements E, bool kGradient, bool kWide, bool kTold>
 void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
-  const int64_t packs = Packs(args.padded), raw_bytes = sizeof(Raw<E>);
-  const int64_t limit = packs <= kSharedPacks ? kSharedThreads : kMaxThreads;
-  const int64_t threads = std::min(limit, CeilDiv(packs, kWarp) * kWarp);
+  const int64_t raw_bytes = sizeof(Raw<E>), threads = ThreadsOf(args.padded);
   const int64_t cached = std::min(Packs(args.vocab), kWholeBytes / raw_bytes),
                 bytes = cached * raw_bytes;
   // A row's result is the same whichever block takes it.
@@ -347,6 +374,16 @@ void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
   }
   LaunchKernel(launch, 1, 1024, 0, LossSumKernel, args);
   if (args.tally != nullptr) LaunchKernel(launch, 1, 1024, 0, TallyKernel, args);
+}
+
+void LaunchLogprobs(const LogprobArgs& args, const Launch& launch) {
+  if (args.rows == 0) return;
+  const bool wide = args.logits.wide && args.padded % kPack == 0;
+  WithElementsOf(args.logits, [&]<Elements E>() {
+    LaunchKernel(launch, static_cast<unsigned>(args.rows),
+                 static_cast<unsigned>(ThreadsOf(args.padded)), 0,
+                 wide ? LogprobKernel<E, true> : LogprobKernel<E, false>, args);
+  });
 }
 
 }  // namespace millrace::cuda

@@ -24,4 +24,15 @@ struct CrossEntropyArgs {
 // Zero rows only write the loss.
 void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch);
 
+// Log-probabilities of tokens that are chosen: minus the loss of a row with this target, rounded.
+// ids [rows, most], of which those below 0 are left out.
+struct LogprobArgs {
+  Rows logits;
+  const int32_t* ids = nullptr;
+  float* logprobs = nullptr;
+  int rows = 0, most = 1;
+  int vocab = 0, padded = 0;
+};
+void LaunchLogprobs(const LogprobArgs& args, const Launch& launch);
+
 }  // namespace millrace::cuda

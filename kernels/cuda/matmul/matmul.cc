@@ -5,8 +5,10 @@
 #include "kernels/cuda/elementwise/activation.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/matmul/few_rows.h"
+#include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/matmul/matmul_finish.h"
 #include "kernels/cuda/matmul/matmul_plans.h"
+#include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/step_ops.h"
 #include "runtime/base/cuda/cuda_device.h"
@@ -157,6 +159,41 @@ bool RunWithFewRows(const MatmulOp<TensorView>& op, Stream& stream) {
   return true;
 }
 
+// The product and its bias in order; true: the GELU, too.
+bool RunInOrder(const MatmulOp<TensorView>& op, CudaStream& stream) {
+  const cudaDeviceProp& device = stream.device().properties();
+  MR_REQUIRE(ErrorCode::kDevice, cuda::HasInOrder(device.major, device.minor),
+             "{} has no products in order, which inference.exact=true takes; GPUs of compute "
+             "capability 9.0 have, by a program built for sm_90a, or inference.exact=false",
+             device.name);
+  const TensorView& result = ResultOf(op);
+  const TensorView columns = TransposedView(op.b);
+  MR_CHECK(HasWideLines(op.a) && HasWideLines(columns) && HasWideLines(op.out) &&
+               (!op.pre || HasWideLines(op.pre)) &&
+               (!op.bias || reinterpret_cast<uintptr_t>(op.bias.data) % 16 == 0),
+           "matmul in order of {} by {} into {}: lines at multiples of 16 bytes are expected",
+           ToString(op.a.layout), ToString(op.b.layout), ToString(op.out.layout));
+  cuda::InOrderArgs args;
+  args.a = cuda::RowsOf(op.a, "a");
+  args.b = cuda::RowsOf(columns, "b");
+  args.bias = cuda::ColumnsOf(op.bias, op.out.dim(1), "bias");
+  args.rows = static_cast<int>(op.a.dim(0));
+  args.columns = static_cast<int>(op.out.dim(1));
+  args.depth = static_cast<int>(op.a.dim(1));
+  if (args.rows > cuda::kInOrderRows) {
+    args.out = cuda::RowsOf(result, "out");
+    auto* const ticket =
+        reinterpret_cast<unsigned*>(stream.device().Attached<cuda::Tickets>().Of(result.data));
+    cuda::LaunchInOrderTiles(args, ticket, cuda::LaunchOn(stream));
+    return false;
+  }
+  args.out = cuda::RowsOf(op.out, "out");
+  args.pre = cuda::RowsOf(op.pre, "pre");
+  args.gelu = HasGelu(op.epilogue);
+  cuda::LaunchInOrderRows(args, cuda::LaunchOn(stream));
+  return true;
+}
+
 }  // namespace
 
 void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
@@ -166,6 +203,8 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   const TensorView& result = ResultOf(op);
   if (op.a.dim(1) == 0) {
     cuda::LaunchMatmulFinish(FinishOf(op, result), cuda::LaunchOn(stream));
+  } else if (op.in_order) {
+    if (RunInOrder(op, queue)) return;
   } else {
     // A magnitude is formed by the kernel behind the product.
     const bool alone = static_cast<bool>(op.magnitude);

@@ -23,10 +23,12 @@ struct GroupedArgs {
   GroupedOperand a, b;
   std::byte* out = nullptr;  // rows of `out_row` elements, neighbours in a row
   int64_t out_row = 0, out_expert = 0;
-  const int32_t* offsets = nullptr;  // [experts + 1]
+  const int32_t* offsets = nullptr;  // [experts + 1]; wgmma: or absent, of one expert of m slots
   int experts = 0;
-  // The dims that are not slots; that of slots is not looked at.
+  // The dims that are not slots; that of slots is not looked at where there are offsets.
   int m = 0, n = 0, k = 0;
+  // wgmma with slots as rows: bf16 [n], added in f32 ahead of the rounding; may be absent.
+  const std::byte* bias = nullptr;
   bool out_bf16 = false, accumulate = false;
 };
 

@@ -52,8 +52,8 @@ __device__ StagedTile PlaceOf(const GroupedArgs& g, const OrderedTiles& list, in
   const int at = list.IndexOf(g.experts, tile), expert = list.order[at];
   StagedTile t;
   t.expert = expert;
-  t.first_slot = g.offsets[expert];
-  const int slots = g.offsets[expert + 1] - t.first_slot;
+  t.first_slot = SlotsAhead(g, expert);
+  const int slots = SlotsAhead(g, expert + 1) - t.first_slot;
   const int rows = TileRows<T::slots, T::kTileM>(g, slots),
             columns = (g.n + T::kTileN - 1) / T::kTileN, within = tile - list.begin[at];
   constexpr int kBand = 16;

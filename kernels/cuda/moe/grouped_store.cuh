@@ -50,6 +50,22 @@ class ResultRows {
                  : "memory");
   }
 
+  // n0: the first column.
+  __device__ __forceinline__ void AddBias(float (&sums)[kN / 2], int n0) const {
+    const int q = static_cast<int>(threadIdx.x) % 4;
+    const auto* const bias = reinterpret_cast<const uint32_t*>(g_.bias) + n0 / 2 + q;
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+      const uint32_t pair = 8 * j < columns_ ? __ldg(bias + 4 * j) : 0;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float &low = sums[4 * j + 2 * half], &high = sums[4 * j + 2 * half + 1];
+        low = __fadd_rn(low, __uint_as_float(pair << 16));
+        high = __fadd_rn(high, __uint_as_float(pair & 0xffff0000u));
+      }
+    }
+  }
+
   __device__ __forceinline__ void Store(const float (&sums)[kN / 2]) const {
     const bool bf16 = g_.out_bf16;
     if (g_.accumulate)

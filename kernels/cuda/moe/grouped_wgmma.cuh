@@ -55,6 +55,8 @@ class Multiplier {
         const ResultRows<T::kTileN> rows(g, t, T::slots, group_ * kBoxRows + warp_ * 16);
         rows.Prefetch();
         Product<true>(t.depth);
+        if constexpr (T::slots == Slots::kRows)
+          if (g.bias != nullptr) rows.AddBias(sums_, t.n0);
         rows.Store(sums_);
       } else {
         Product<false>(t.depth);

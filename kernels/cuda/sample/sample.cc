@@ -1,5 +1,6 @@
 #include "kernels/cuda/sample/sample.h"
 
+#include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/cuda/sample/sample_launch.h"
 #include "kernels/cuda/views.h"
 #include "runtime/base/arithmetic.h"
@@ -34,6 +35,17 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
     args.top_logprobs = FloatsOf(op.top_logprobs, rows * args.most, "top_logprobs");
   }
   LaunchSample(args, LaunchOn(stream));
+  if (!op.in_order) return;
+  // The sampler sums in an order of its own; tokens do not depend on it.
+  LogprobArgs logprobs;
+  logprobs.logits = RowsOf(op.logits, "logits");
+  logprobs.rows = args.rows;
+  logprobs.vocab = args.vocab, logprobs.padded = static_cast<int>(padded);
+  logprobs.ids = args.token, logprobs.logprobs = args.logprob;
+  LaunchLogprobs(logprobs, LaunchOn(stream));
+  if (args.most == 0) return;
+  logprobs.ids = args.top_ids, logprobs.logprobs = args.top_logprobs, logprobs.most = args.most;
+  LaunchLogprobs(logprobs, LaunchOn(stream));
 }
 
 }  // namespace millrace

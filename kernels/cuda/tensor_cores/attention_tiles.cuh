@@ -30,8 +30,9 @@ __device__ __forceinline__ int WarpOfBlock() { return static_cast<int>(threadIdx
 template <int kDepth, int kTiles, bool kHeld = kTiles* kDepth <= 128>
 class Queries {
  public:
-  __device__ explicit Queries(uint32_t tile)
-      : at_(PieceAt<kDepth>(tile, WarpOfBlock() * kTiles * 16 + Lane() % 16, Lane() / 16)) {}
+  // From row `first` of the tile on.
+  __device__ explicit Queries(uint32_t tile, int first = WarpOfBlock() * kTiles * 16)
+      : at_(PieceAt<kDepth>(tile, first + Lane() % 16, Lane() / 16)) {}
 
   // Once they have been copied.
   __device__ void Hold() {
@@ -140,8 +141,20 @@ struct OnlineSoftmax {
   }
 };
 
+// What scores subtract as exponents of 2, where `most` is the largest score so far. No key yet:
+// weights are 0 relative to anything.
+__device__ __forceinline__ float BaseOf(float most, float scale) {
+  return most == -INFINITY ? 0.0f : __fmul_rn(most, scale);
+}
+// What sums and totals so far are multiplied by when the largest score rises from `before`. Exactly
+// 1 where it stays: a tile of keys that a query does not see then changes none of its bits.
+__device__ __forceinline__ float KeepOf(float before, float most, float scale) {
+  return most == before ? 1.0f : Exp2(__fmaf_rn(before, scale, -BaseOf(most, scale)));
+}
+
 // Scores become weights relative to the largest score so far; sums and totals, too. `scale`: of
-// scores as exponents of 2, above 0.
+// scores as exponents of 2, above 0. The weights of a tile are added up by themselves, and then to
+// the total: attention over a cache forms tiles side by side (cache/attention_in_order.cu).
 template <int kDepth, int kTiles>
 __device__ __forceinline__ void Weigh(Scores<kTiles>& scores, OnlineSoftmax<kTiles>& softmax,
                                       Sums<kDepth, kTiles>& sums, float scale) {
@@ -155,23 +168,22 @@ __device__ __forceinline__ void Weigh(Scores<kTiles>& scores, OnlineSoftmax<kTil
         most = fmaxf(most, fmaxf(scores[t][n][2 * half], scores[t][n][2 * half + 1]));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      // No key yet: weights are 0 relative to anything.
-      const float base = most == -INFINITY ? 0.0f : most * scale,
-                  keep = Exp2(fmaf(softmax.most[t][half], scale, -base));
+      const float base = BaseOf(most, scale), keep = KeepOf(softmax.most[t][half], most, scale);
       softmax.most[t][half] = most;
-      float total = softmax.total[t][half] * keep;
+      float total = 0;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[t][n][i] = Exp2(fmaf(scores[t][n][i], scale, -base));
-          total += scores[t][n][i];
+          scores[t][n][i] = Exp2(__fmaf_rn(scores[t][n][i], scale, -base));
+          total = __fadd_rn(total, scores[t][n][i]);
         }
-      softmax.total[t][half] = total;
+      softmax.total[t][half] = __fmaf_rn(softmax.total[t][half], keep, total);
 #pragma unroll
       for (int d = 0; d < kDepth / 8; ++d)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) sums[t][d][i] *= keep;
+        for (int i = 2 * half; i < 2 * half + 2; ++i)
+          sums[t][d][i] = __fmul_rn(sums[t][d][i], keep);
     }
 }
 

@@ -1,0 +1,310 @@
+// CachedAttentionOp `in_order` with bf16 heads of 64 or 128, each row by itself: what a decode step
+// does where rows shall have the bits of the training forward (attention/attention_packed.cu).
+//
+// Order    That kernel takes a query's keys in tiles of 64 from position 0 on, one after the other.
+//          Here as many tiles as a block has warps are met side by side: their scores wait for
+//          nothing. What is in order is cheap: the largest score so far, tile by tile, and the sums
+//          of values, of which each warp has some columns. All products, weights and sums are those
+//          of attention_tiles.cuh, in its order.
+// Rows     A block has a row and up to 16 query heads that share a key/value head: a tile of
+//          queries. It caches the row's key and value on its way; those of rows of this op, which
+//          other blocks cache meanwhile, are read from x.
+#include "kernels/cuda/cache/cache_launch.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tensor_cores/attention_tiles.cuh"
+#include "runtime/base/arithmetic.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kHeads = 16;             // of a tile of queries
+constexpr int kTurn = kWarps * kKeys;  // keys that are met side by side
+constexpr int kSteps = kKeys / 16;
+
+template <int kDepth>
+struct Buffers {
+  uint16_t queries[kHeads * kDepth];
+  uint16_t keys[kWarps][kKeys * kDepth], values[kWarps][kKeys * kDepth];
+  uint4 weights[kWarps][kSteps][kWarp];  // of a tile, as fragments of lanes
+  float most[kWarps][kHeads];            // of a tile's scores
+  float total[kWarps][2][kWarp];         // of a tile's weights, of a lane's keys
+};
+
+// Where a row's keys and values lie: those of a head.
+template <int kDepth>
+class KeysOfRow {
+ public:
+  __device__ KeysOfRow(const CachedAttentionArgs& a, int r, int slot, int t, int kv)
+      : a_(a), pages_(a.places.pages + slot * a.places.pages_of_sequence), own_(t), t_(t) {
+    // Positions from own_ on are rows of this op.
+    for (int before = r - 1; before >= 0 && a.places.slots[before] == slot; --before) --own_;
+    cache_ = reinterpret_cast<uint16_t*>(a.places.cache) + kv * kDepth;
+    x_ = reinterpret_cast<const uint16_t*>(a.x) + (r - t) * a.x_stride + kv * kDepth;
+  }
+
+  __device__ uint16_t* Cached(int u) const {
+    const uint32_t page = a_.page_tokens.Quotient(static_cast<uint32_t>(u));
+    const int64_t row = int64_t{pages_[page]} * a_.places.page_tokens +
+                        (static_cast<uint32_t>(u) - page * a_.page_tokens.divisor);
+    return cache_ + row * a_.places.width;
+  }
+  __device__ const uint16_t* At(int u) const { return u < own_ ? Cached(u) : x_ + u * a_.x_stride; }
+  __device__ int64_t to_values() const { return int64_t{a_.kv_heads} * kDepth; }
+
+  // Where the tile of keys from `key` on lies: of its keys lane and lane + 32. Looked up by itself,
+  // so that copies do not wait for pages one after the other.
+  struct Tile {
+    const uint16_t* at[2];
+  };
+  __device__ Tile TileAt(int key) const {
+    Tile tile;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) tile.at[i] = At(min(key + Lane() + i * kWarp, t_));
+    return tile;
+  }
+  // Begins to copy the keys of a tile from `key` on, or its values, to_values() behind; zeros behind
+  // the row's own.
+  __device__ void Copy(uint32_t to, const Tile& tile, int key, int64_t behind) const {
+    constexpr int kAtOnce = kWarp / kPieces;
+#pragma unroll
+    for (int i = 0; i < kKeys; i += kAtOnce) {
+      const int row = i + Lane() / kPieces;
+      const auto at = reinterpret_cast<uint64_t>(tile.at[i / kWarp]);
+      const auto* const from =
+          reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, at, row % kWarp)) +
+          Piece() * kPack + behind;
+      CopyAsync16(PieceAt<kDepth>(to, row, Piece()), from, key + row <= t_);
+    }
+  }
+
+ private:
+  static constexpr int kPieces = kDepth / kPack;
+  static __device__ int Piece() { return Lane() % kPieces; }
+
+  const CachedAttentionArgs& a_;
+  const int32_t* pages_;
+  uint16_t* cache_;
+  const uint16_t* x_;
+  int own_, t_;
+};
+
+// MultiplyKeys of attention_tiles.cuh, whose fragments of a step come ahead of its products: few
+// warps are here to wait beside each other.
+template <int kDepth>
+__device__ __forceinline__ void MultiplyKeysAhead(Scores<1>& scores,
+                                                  const Queries<kDepth, 1>& queries,
+                                                  uint32_t keys) {
+  const uint32_t at = PieceAt<kDepth>(keys, Lane() % 8 + Lane() / 16 * 8, Lane() / 8 % 2);
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+    uint32_t x[1][4], b[kKeys / 16][4];
+    queries.Get(x, k);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n)
+      LoadMatrices(
+          b[n], (at ^ static_cast<uint32_t>(k * 32)) + static_cast<uint32_t>(n * 16 * kDepth * 2));
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      Mma(scores[0][2 * n], x[0], b[n][0], b[n][1]);
+      Mma(scores[0][2 * n + 1], x[0], b[n][2], b[n][3]);
+    }
+  }
+}
+
+template <int kDepth>
+__global__ void __launch_bounds__(kThreads)
+    AttendInOrderKernel(const __grid_constant__ CachedAttentionArgs a) {
+  // A step of one row: what earlier steps have cached is on its way before the kernel ahead has ended
+  // (cache.h).
+  const bool early = a.rows == 1;
+  if (!early) BeginKernel();
+  extern __shared__ __align__(1024) std::byte memory[];
+  Buffers<kDepth>& s = *reinterpret_cast<Buffers<kDepth>*>(memory);
+  const int r = static_cast<int>(blockIdx.x), per_kv = static_cast<int>(a.per_kv.divisor),
+            lots = (per_kv + kHeads - 1) / kHeads, kv = static_cast<int>(blockIdx.y) / lots,
+            first = static_cast<int>(blockIdx.y) % lots * kHeads,
+            heads = min(kHeads, per_kv - first), head = kv * per_kv + first, warp = WarpOfBlock();
+  const int slot = a.places.slots[r], t = a.places.at[r];
+  uint16_t* const out =
+      reinterpret_cast<uint16_t*>(a.out.data) + r * a.out.row_stride + head * a.out.head_stride;
+  if (slot < 0) {
+    if (early) BeginKernel();
+    for (int i = static_cast<int>(threadIdx.x); i < heads * kDepth; i += kThreads)
+      out[i / kDepth * a.out.head_stride + i % kDepth] = 0;
+    return;
+  }
+  const KeysOfRow<kDepth> of_row(a, r, slot, t, kv);
+  const uint32_t keys = SharedAddress(s.keys[warp]), values = SharedAddress(s.values[warp]);
+  auto tile = of_row.TileAt(warp * kKeys);
+  const auto copy_keys = [&](int key) { of_row.Copy(keys, tile, key, 0); };
+  const auto copy_values = [&](int key) { of_row.Copy(values, tile, key, of_row.to_values()); };
+  const bool all_cached = early && t >= kTurn;  // of the first turn
+  if (all_cached) {
+    copy_keys(warp * kKeys);
+    copy_values(warp * kKeys);
+  }
+  if (early) BeginKernel();
+  constexpr int kPieces = kDepth / kPack;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kThreads) {
+    const int h = i / kPieces, piece = i % kPieces;
+    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
+                              (head + (h < heads ? h : 0)) * a.q.head_stride;
+    CopyAsync16(PieceAt<kDepth>(SharedAddress(s.queries), h, piece), q + piece * kPack, h < heads);
+  }
+  if (!all_cached) copy_keys(warp * kKeys);
+  CommitCopies();
+  if (!all_cached) copy_values(warp * kKeys);
+  CommitCopies();
+  if (first == 0 && threadIdx.x < kPieces) {
+    uint16_t* const to = of_row.Cached(t) + threadIdx.x * kPack;
+    const uint16_t* const from = of_row.At(t) + threadIdx.x * kPack;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    *reinterpret_cast<uint4*>(to + of_row.to_values()) =
+        *reinterpret_cast<const uint4*>(from + of_row.to_values());
+  }
+
+  const float scale = a.scale * kLog2E;
+  const int lane = Lane(), row = lane / 4;
+  Queries<kDepth, 1> queries(SharedAddress(s.queries), 0);
+  OnlineSoftmax<1> softmax;
+  softmax.Clear();
+  constexpr int kColumns = kDepth / kWarps;  // of values, of a warp
+  float sums[kColumns / 8][4] = {};
+  for (int turn = 0; turn <= t; turn += kTurn) {
+    const int key = turn + warp * kKeys, tiles = min(kWarps, (t - turn) / kKeys + 1);
+    tile = of_row.TileAt(key + kTurn);  // of the next turn
+    WaitCopies<1>();                    // keys; the values behind them may be on their way
+    if (turn == 0) {
+      __syncthreads();
+      queries.Hold();
+    }
+    __syncwarp();
+    Scores<1> scores = {};
+    float most[2] = {-INFINITY, -INFINITY};
+    if (warp < tiles) {
+      MultiplyKeysAhead<kDepth>(scores, queries, keys);
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores[0][n][i];
+          if (key + n * 8 + lane % 4 * 2 + i % 2 > t) score = -INFINITY;
+          most[i / 2] = fmaxf(most[i / 2], score);
+        }
+#pragma unroll
+      for (float& m : most) {
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      }
+    }
+    if (lane % 4 == 0) s.most[warp][row] = most[0], s.most[warp][row + 8] = most[1];
+    __syncwarp();
+    if (key + kTurn <= t) copy_keys(key + kTurn);
+    CommitCopies();
+    __syncthreads();
+
+    // Tile by tile, as Weigh does.
+    float keep[kWarps][2], base[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        const float before = softmax.most[0][half], now = fmaxf(before, s.most[w][row + 8 * half]);
+        keep[w][half] = KeepOf(before, now, scale);
+        if (w == warp) base[half] = BaseOf(now, scale);
+        softmax.most[0][half] = now;
+      }
+    if (warp < tiles) {
+      float total[2] = {};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores[0][n][i];
+          score = Exp2(__fmaf_rn(score, scale, -base[i / 2]));
+          total[i / 2] = __fadd_rn(total[i / 2], score);
+        }
+      s.total[warp][0][lane] = total[0], s.total[warp][1][lane] = total[1];
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        uint32_t x[4];
+        FragmentOf(x, scores[0][2 * n], scores[0][2 * n + 1]);
+        s.weights[warp][n][lane] = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+    }
+    WaitCopies<1>();  // values; the next keys may be on their way
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w >= tiles) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float& total = softmax.total[0][half];
+        total = __fmaf_rn(total, keep[w][half], s.total[w][half][lane]);
+      }
+#pragma unroll
+      for (int d = 0; d < kColumns / 8; ++d)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[d][i] = __fmul_rn(sums[d][i], keep[w][i / 2]);
+      const uint32_t at = PieceAt<kDepth>(SharedAddress(s.values[w]), lane % 16, lane / 16);
+      uint32_t b[kSteps][kColumns / 16][4];
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n)
+#pragma unroll
+        for (int d = 0; d < kColumns / 16; ++d)
+          LoadTransposed(b[n][d], (at ^ static_cast<uint32_t>((warp * (kColumns / 16) + d) * 32)) +
+                                      static_cast<uint32_t>(n * 16 * kDepth * 2));
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        const uint4 words = s.weights[w][n][lane];
+        const uint32_t x[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int d = 0; d < kColumns / 16; ++d) {
+          Mma(sums[2 * d], x, b[n][d][0], b[n][d][1]);
+          Mma(sums[2 * d + 1], x, b[n][d][2], b[n][d][3]);
+        }
+      }
+    }
+    __syncthreads();
+    if (key + kTurn <= t) copy_values(key + kTurn);
+    CommitCopies();
+  }
+  WaitCopies<0>();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float factor = 1 / softmax.Total(0, half);
+    const int h = row + 8 * half;
+    if (h >= heads) continue;
+    uint16_t* const to = out + h * a.out.head_stride + warp * kColumns + lane % 4 * 2;
+#pragma unroll
+    for (int d = 0; d < kColumns / 8; ++d)
+      *reinterpret_cast<uint32_t*>(to + d * 8) =
+          PairOfBF16(sums[d][2 * half] * factor, sums[d][2 * half + 1] * factor);
+  }
+}
+
+template <int kDepth>
+void LaunchDepth(const CachedAttentionArgs& args, const Launch& launch) {
+  const int64_t lots = CeilDiv(static_cast<int64_t>(args.per_kv.divisor), kHeads);
+  MR_CUDA(cudaFuncSetAttribute(AttendInOrderKernel<kDepth>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(Buffers<kDepth>)));
+  // One row's few blocks fit beside those of the kernel before.
+  Launch beside = launch;
+  if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  LaunchKernel(beside,
+               dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv_heads * lots)),
+               kThreads, sizeof(Buffers<kDepth>), AttendInOrderKernel<kDepth>, args);
+}
+
+}  // namespace
+
+void LaunchAttendInOrder(const CachedAttentionArgs& args, const Launch& launch) {
+  if (args.depth == 64)
+    LaunchDepth<64>(args, launch);
+  else
+    LaunchDepth<128>(args, launch);
+}
+
+}  // namespace millrace::cuda

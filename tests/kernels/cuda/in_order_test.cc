@@ -1,0 +1,278 @@
+// Ops in order on a GPU (MatmulAttrs, AttentionAttrs, CachedAttentionAttrs): a row has the same bits
+// in a product of many rows and in one of few, and in attention of whole sequences and over pages.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "runtime/base/cuda/cuda_device.h"
+
+namespace millrace::test {
+namespace {
+
+class Gpu {
+ public:
+  // bf16 of both signs, of 2^least up to 2^(least + span): sums of such are rounded at every step.
+  TensorView Wild(const Layout& layout, int least, uint32_t span) {
+    std::vector<uint16_t> bits(static_cast<size_t>(layout.span_bytes() / 2));
+    for (uint16_t& b : bits) {
+      const uint32_t r = static_cast<uint32_t>(random_());
+      b = static_cast<uint16_t>((r & 0x8000) |
+                                ((127 + static_cast<uint32_t>(least) + (r >> 16) % span) << 7) |
+                                (r & 0x7f));
+    }
+    const TensorView view = New(layout);
+    device_.CopyFromHost(view.data, bits.data(), std::ssize(bits) * 2, *stream_);
+    return view;
+  }
+  TensorView New(const Layout& layout) {
+    buffers_.push_back(device_.Allocate(layout.span_bytes(), "operand"));
+    device_.EnqueueFill(buffers_.back()->data(), std::byte{0xff}, layout.span_bytes(), *stream_);
+    return {buffers_.back()->data(), layout};
+  }
+  TensorView Ints(const std::vector<int32_t>& values) {
+    const TensorView view = New(DenseLayout(DType::kI32, {std::ssize(values)}));
+    device_.CopyFromHost(view.data, values.data(), view.bytes(), *stream_);
+    return view;
+  }
+  // Of a view that is dense.
+  std::vector<uint16_t> Bits(const TensorView& view) {
+    std::vector<uint16_t> bits(static_cast<size_t>(view.numel()));
+    device_.CopyToHost(bits.data(), view.data, view.bytes(), *stream_);
+    return bits;
+  }
+  Stream& stream() { return *stream_; }
+
+ private:
+  CudaDevice device_{0};
+  std::unique_ptr<Stream> stream_ = device_.MakeStream(StreamRole::kCompute);
+  std::vector<std::unique_ptr<DeviceBuffer>> buffers_;
+  std::minstd_rand random_{7};
+};
+
+Layout Dense(std::initializer_list<int64_t> dims) { return DenseLayout(DType::kBF16, dims); }
+
+TensorView RowsFromTo(TensorView view, int64_t first, int64_t rows) {
+  view.data += first * view.stride(0) * 2;
+  view.layout.dims[0] = rows;
+  return view;
+}
+
+TensorView TransposeOf(TensorView view) {
+  std::swap(view.layout.dims[0], view.layout.dims[1]);
+  std::swap(view.layout.strides[0], view.layout.strides[1]);
+  return view;
+}
+
+// Rows of `got` that differ from those of `expected`, by their bits.
+int64_t RowsApart(const std::vector<uint16_t>& got, const std::vector<uint16_t>& expected,
+                  int64_t columns) {
+  int64_t apart = 0;
+  for (size_t at = 0; at < got.size(); at += static_cast<size_t>(columns))
+    apart += !std::equal(got.begin() + static_cast<int64_t>(at),
+                         got.begin() + static_cast<int64_t>(at) + columns,
+                         expected.begin() + static_cast<int64_t>(at));
+  return apart;
+}
+
+struct Sizes {
+  int64_t columns, depth;
+};
+
+TEST_CASE("a row of a product in order has the same bits in a product of any number of rows") {
+  const Sizes s = GENERATE(Sizes{768, 768}, Sizes{2304, 768}, Sizes{768, 3072}, Sizes{3072, 776},
+                           Sizes{50304, 768}, Sizes{2048, 8192}, Sizes{200, 72}, Sizes{8, 8},
+                           Sizes{8200, 2048});
+  constexpr int64_t kRows = 200;
+  Gpu gpu;
+  const TensorView a = gpu.Wild(Dense({kRows, s.depth}), -12, 15),
+                   weight = gpu.Wild(Dense({s.columns, s.depth}), -9, 9),
+                   bias = gpu.Wild(Dense({s.columns}), -4, 9),
+                   all = gpu.New(Dense({kRows, s.columns})), few = gpu.New(all.layout),
+                   all_pre = gpu.New(all.layout), few_pre = gpu.New(all.layout);
+  MatmulOp<TensorView> op;
+  op.in_order = true;
+  op.a = a, op.b = TransposeOf(weight), op.out = all;
+  for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu}) {
+    op.epilogue = epilogue;
+    op.bias = epilogue == Epilogue::kNone ? TensorView{} : bias;
+    op.pre = epilogue == Epilogue::kBiasGelu ? all_pre : TensorView{};
+    op.a = a, op.out = all;
+    CudaKernels().matmul(op, gpu.stream());
+    const std::vector<uint16_t> expected = gpu.Bits(all),
+                                expected_pre = op.pre ? gpu.Bits(all_pre) : expected;
+    // No row is lost where all of them are NaN.
+    CHECK(std::count(expected.begin(), expected.end(), 0xffff) == 0);
+    for (const int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 199}) {
+      CAPTURE(s.columns, s.depth, static_cast<int>(epilogue), rows);
+      const int64_t first = kRows - rows;
+      op.a = RowsFromTo(a, first, rows);
+      op.out = RowsFromTo(few, 0, rows);
+      if (op.pre) op.pre = RowsFromTo(few_pre, 0, rows);
+      CudaKernels().matmul(op, gpu.stream());
+      const auto tail = [&](const std::vector<uint16_t>& bits) {
+        return std::vector<uint16_t>(bits.begin() + first * s.columns, bits.end());
+      };
+      CHECK(RowsApart(gpu.Bits(op.out), tail(expected), s.columns) == 0);
+      if (op.pre) CHECK(RowsApart(gpu.Bits(op.pre), tail(expected_pre), s.columns) == 0);
+    }
+    if (!op.pre) continue;
+    // Without a place for what goes into the GELU.
+    op.pre = {};
+    CudaKernels().matmul(op, gpu.stream());
+    CHECK(RowsApart(gpu.Bits(op.out),
+                    std::vector<uint16_t>(expected.begin() + s.columns, expected.end()),
+                    s.columns) == 0);
+  }
+}
+
+struct Heads {
+  int64_t heads, kv_heads, depth, page_tokens, length;
+};
+
+// Two sequences, as qkv rows [2 T, (H + 2 Hkv) D], attended whole and over pages.
+class Attended {
+ public:
+  Attended(Gpu& gpu, const Heads& h) : gpu_(gpu), h_(h) {
+    // A third sequence is nobody's.
+    qkv_ = gpu.Wild(Dense({kSequences * h.length, Width()}), -3, 4);
+    whole_ = gpu.New(Dense({kSequences * h.length, h.heads * h.depth}));
+    rows_ = gpu.New(whole_.layout);
+    AttentionOp<TensorView> op;
+    op.scale = Scale();
+    op.in_order = true;
+    op.q = Sequences(qkv_, 0, h.heads);
+    op.k = Sequences(qkv_, h.heads, h.kv_heads);
+    op.v = Sequences(qkv_, h.heads + h.kv_heads, h.kv_heads);
+    op.out = Sequences(whole_, 0, h.heads);
+    op.lse = gpu.New(DenseLayout(DType::kF32, {kSequences, h.heads, h.length}));
+    CudaKernels().attention(op, gpu.stream());
+    // Pages of the two, in turn from the back.
+    const int64_t each = h.length / h.page_tokens + 1;
+    std::vector<int32_t> pages;
+    for (int64_t slot = 0; slot < 2; ++slot)
+      for (int64_t p = 0; p < each; ++p)
+        pages.push_back(static_cast<int32_t>(2 * (each - 1 - p) + slot));
+    pages_ = gpu.Ints(pages);
+    pages_.layout = DenseLayout(DType::kI32, {2, each});
+    cache_ = gpu.New(Dense({2 * each, h.page_tokens, 2 * h.kv_heads * h.depth}));
+    std::vector<int32_t> at, slots;
+    for (int64_t t = 0; t < h.length; ++t)
+      for (int32_t s = 0; s < 3; ++s) at.push_back(static_cast<int32_t>(t));
+    for (int64_t t = 0; t < h.length; ++t) at.push_back(static_cast<int32_t>(t));
+    at_ = gpu.Ints(at);
+    for (int32_t slot = 0; slot < 2; ++slot) slots.insert(slots.end(), h.length, slot);
+    slots.insert(slots.end(), {0, 1, -1});
+    slots_ = gpu.Ints(slots);
+  }
+
+  // Rows [first, first + rows) of one sequence.
+  void Piece(int64_t sequence, int64_t first, int64_t rows, RowsFrom from) {
+    Run(sequence * h_.length + first, Width(), h_.heads * h_.depth, rows, 3 * h_.length + first,
+        sequence * h_.length, from);
+  }
+  // Position t of both sequences, and a row of nobody.
+  void Step(int64_t t) {
+    Run(t, h_.length * Width(), h_.length * h_.heads * h_.depth, 3, 3 * t, 2 * h_.length,
+        RowsFrom::kManySequences);
+  }
+  // Rows of either sequence whose bits are others over pages.
+  int64_t Apart() {
+    const int64_t columns = h_.heads * h_.depth, count = 2 * h_.length * columns;
+    std::vector<uint16_t> got = gpu_.Bits(rows_), expected = gpu_.Bits(whole_);
+    got.resize(static_cast<size_t>(count)), expected.resize(static_cast<size_t>(count));
+    CHECK(std::count(expected.begin(), expected.end(), 0xffff) == 0);
+    return RowsApart(got, expected, columns);
+  }
+
+ private:
+  static constexpr int64_t kSequences = 3;
+
+  int64_t Width() const { return (h_.heads + 2 * h_.kv_heads) * h_.depth; }
+  float Scale() const { return h_.depth == 64 ? 0.125f : 0.08838835f; }
+
+  TensorView Sequences(TensorView rows, int64_t head, int64_t heads) const {
+    const int64_t width = rows.stride(0);
+    rows.data += head * h_.depth * 2;
+    rows.layout = DenseLayout(DType::kBF16, {kSequences, h_.length, heads, h_.depth});
+    rows.layout.strides[0] = h_.length * width;
+    rows.layout.strides[1] = width;
+    return rows;
+  }
+  static TensorView HeadsAt(TensorView rows, int64_t first, int64_t stride, int64_t count,
+                            int64_t heads, int64_t depth) {
+    rows.data += first * rows.stride(0) * 2;
+    rows.layout = DenseLayout(DType::kBF16, {count, heads, depth});
+    rows.layout.strides[0] = stride;
+    return rows;
+  }
+  static TensorView IntsAt(TensorView ints, int64_t first, int64_t count) {
+    ints.data += first * 4;
+    ints.layout.dims[0] = count;
+    return ints;
+  }
+
+  void Run(int64_t first, int64_t stride, int64_t out_stride, int64_t rows, int64_t at,
+           int64_t slots, RowsFrom from) {
+    CachedAttentionOp<TensorView> op;
+    op.scale = Scale();
+    op.in_order = true;
+    op.kv_heads = h_.kv_heads;
+    op.length = h_.length;
+    op.rows_from = from;
+    op.q = HeadsAt(qkv_, first, stride, rows, h_.heads, h_.depth);
+    op.x = qkv_;
+    op.x.data += (first * Width() + h_.heads * h_.depth) * 2;
+    op.x.layout = Dense({rows, 2 * h_.kv_heads * h_.depth});
+    op.x.layout.strides[0] = stride;
+    op.at = IntsAt(at_, at, rows);
+    op.slots = IntsAt(slots_, slots, rows);
+    op.pages = pages_;
+    op.cache = cache_;
+    op.out = HeadsAt(rows_, first, out_stride, rows, h_.heads, h_.depth);
+    CudaKernels().cached_attention(op, gpu_.stream());
+  }
+
+  Gpu& gpu_;
+  const Heads h_;
+  TensorView qkv_, whole_, rows_, pages_, cache_, at_, slots_;
+};
+
+TEST_CASE("attention in order has the same bits of whole sequences and over pages") {
+  const Heads h =
+      GENERATE(Heads{12, 12, 64, 16, 700}, Heads{8, 2, 64, 24, 450}, Heads{20, 1, 64, 64, 300},
+               Heads{8, 8, 128, 16, 420}, Heads{16, 2, 128, 32, 700}, Heads{4, 2, 64, 1, 1030});
+  CAPTURE(h.heads, h.kv_heads, h.depth, h.length);
+  Gpu gpu;
+  SECTION("a token at a time") {
+    Attended attended(gpu, h);
+    for (int64_t t = 0; t < h.length; ++t) attended.Step(t);
+    CHECK(attended.Apart() == 0);
+  }
+  SECTION("prompts in pieces, then a token at a time") {
+    const int64_t piece = GENERATE(1, 50, 64, 97, 256);
+    CAPTURE(piece);
+    Attended attended(gpu, h);
+    const int64_t prompt = h.length - 130;
+    for (int64_t sequence = 0; sequence < 2; ++sequence)
+      for (int64_t first = 0; first < prompt; first += piece)
+        attended.Piece(sequence, first, std::min(piece, prompt - first), RowsFrom::kOneSequence);
+    for (int64_t t = prompt; t < h.length; ++t) attended.Step(t);
+    CHECK(attended.Apart() == 0);
+  }
+  SECTION("several rows of a sequence as rows of many") {
+    Attended attended(gpu, h);
+    for (int64_t sequence = 0; sequence < 2; ++sequence)
+      for (int64_t first = 0; first < h.length; first += 37)
+        attended.Piece(sequence, first, std::min<int64_t>(37, h.length - first),
+                       RowsFrom::kManySequences);
+    CHECK(attended.Apart() == 0);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::test
