@@ -124,6 +124,8 @@ void AddProduct(const Op& typed, const Add& add) {
     if (typed.like_rows > 0) add(fmt::format("like_rows={}", typed.like_rows));
   if constexpr (requires { typed.like_columns; })
     if (typed.like_columns > 0) add(fmt::format("like_columns={}", typed.like_columns));
+  if constexpr (requires { typed.in_order; })
+    if (typed.in_order) add("in_order");
   if constexpr (requires { typed.pitch; })
     add(fmt::format("pitch={} first={} begin={}", typed.pitch, typed.first, typed.begin.base));
   if constexpr (requires { typed.a_scales; })

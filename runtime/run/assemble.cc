@@ -70,6 +70,9 @@ std::vector<KnownPlan> Selected(const Config& config, const ModelShape& shape, B
   const auto is_selected = [&](std::string_view name) {
     return std::find(selection.begin(), selection.end(), name) != selection.end();
   };
+  // Training and scoring under it change, too.
+  const std::string why_not = WhyNotExact(config, shape, backend);
+  MR_REQUIRE(ErrorCode::kConfig, why_not.empty(), "{}", why_not);
   std::vector<KnownPlan> selected;
   size_t found = 0;
   const auto add = [&](const KnownPlan& known) {
@@ -125,6 +128,7 @@ LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
   options.backend = backend;
   options.deterministic = config.execution.deterministic;
   options.gather = config.precision.gather;
+  options.in_order = backend == Backend::kCuda && config.inference.exact.value_or(false);
   return options;
 }
 
@@ -241,6 +245,10 @@ std::vector<std::string> ExecutionNotes(const Config& config) {
     notes.push_back(
         "data.document_mask: on a GPU attention runs on kernels of our own, which pass over other "
         "documents, not on cuDNN's");
+  if (config.inference.exact.value_or(false))
+    notes.push_back(
+        "inference.exact: on a GPU linears, logits and attention of the forward run on kernels of "
+        "our own, in an order that caches have, too; none of them is tuned");
   if (config.model.BalancedGate())
     notes.push_back(
         "model.moe.gate=balanced: a fixed pattern chooses experts, not the router; for benchmarks");

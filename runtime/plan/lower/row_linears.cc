@@ -64,7 +64,8 @@ class RowLinears {
     const View weight = Transposed(op.b);
     if (op.a.layout.dims[0] != 1 || !IsDense(op.a) || !IsDense(weight) || !IsDense(op.out) ||
         (op.bias && !IsDense(op.bias)) || op.rounds_once() || op.scaling != Scaling::kNone ||
-        op.like_rows > 0 || op.pre || op.magnitude || op.epilogue == Epilogue::kGeluGrad)
+        op.like_rows > 0 || op.in_order || op.pre || op.magnitude ||
+        op.epilogue == Epilogue::kGeluGrad)
       return std::nullopt;
     RowLinearOp<View> row;
     row.x = op.a;

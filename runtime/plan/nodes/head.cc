@@ -97,6 +97,7 @@ CrossEntropyOp<View> PushLogits(Lowering& l, const Node& node, const Chunks& chu
   product.a = Rows(chunks.x, part.begin, part.rows);
   product.b = Transposed(chunks.weight);
   product.out = Rows(chunks.logits, 0, part.rows);
+  product.in_order = l.options().in_order;
   l.Push(product, node, ":logits" + SuffixOf(part));
 
   CrossEntropyOp<View> entropy = chunks.told;
@@ -276,6 +277,7 @@ void LowerLogits(Lowering& l, const Step& step) {
   product.a = select.out;
   product.b = Transposed(storage.Read(node.inputs[1]));
   product.out = storage.Write(node.outputs[0]);
+  product.in_order = l.options().in_order && product.out.layout.dtype == DType::kBF16;
   l.Push(product, node);
 }
 
@@ -333,6 +335,7 @@ void LowerNextLogits(Lowering& l, const Step& step) {
   MatmulOp<View> product;
   product.a = Rows(x, x.layout.dims[0] - rows, rows);
   product.b = Transposed(l.storage().Read(node.inputs[1]));
+  product.in_order = l.options().in_order;
   LikeTraining(l, rows, node.inputs[1], &product);
   const bool rounds = x.layout.dtype != logits.layout.dtype;
   product.out = rounds

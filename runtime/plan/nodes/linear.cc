@@ -81,6 +81,7 @@ void Lower(Lowering& l, const Step& step) {
       {.value = node.inputs[0], .both_ways = HasAnotherForm(l, node, kLinearGradWeightNode, 1)},
       {.value = node.inputs[1], .kind = Factor::Kind::kWeight, .transposed = true}, &op);
   op.bias = storage.Read(node.inputs[2]);
+  op.in_order = l.options().in_order;
   LikeTraining(l, op.a.layout.dims[0], node.inputs[1], &op);
   const ValueId activated = step.absorbed ? step.absorbed->outputs[0] : ValueId{};
   if (activated && CanLeaveActivation(l, node.outputs[0], ActivationKind::kGelu, activated)) {

@@ -11,11 +11,11 @@ namespace {
 
 // Of logits that the op before has widened, what they were: the same values in half of the bytes,
 // which a GPU's blocks keep to themselves. Where one row is drawn, the product itself forms wide
-// ones (lower/row_linears.h).
+// ones (lower/row_linears.h), unless it is in order.
 View NarrowLogits(Lowering& l, const View& logits) {
   const auto* widen = std::get_if<CastOp<View>>(&l.last().op);
-  if (l.options().backend != Backend::kCuda || logits.layout.dims[0] == 1 || widen == nullptr ||
-      widen->out.buffer != logits.buffer)
+  if (l.options().backend != Backend::kCuda || widen == nullptr ||
+      (logits.layout.dims[0] == 1 && !l.options().in_order) || widen->out.buffer != logits.buffer)
     return logits;
   View narrow = widen->x;
   narrow.layout = DenseLayout(narrow.layout.dtype, {logits.layout.dims[0], logits.layout.dims[1]});
@@ -27,6 +27,7 @@ void LowerSample(Lowering& l, const Step& step) {
   ValueStorage& storage = l.storage();
   SampleOp<View> op;
   op.vocab = l.graph().vocab;
+  op.in_order = l.options().in_order;
   op.logits = NarrowLogits(l, storage.Read(node.inputs[0]));
   op.params = Rows(storage.Read(node.inputs[1]), 0, op.logits.layout.dims[0]);
   op.token = storage.Write(node.outputs[0]);

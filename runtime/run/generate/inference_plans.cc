@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "runtime/base/error.h"
+#include "runtime/config/enum_names.h"
 
 namespace millrace {
 namespace {
@@ -21,7 +22,58 @@ bool IsExact(const Config& config, const ModelShape& model, Backend backend) {
   return config.inference.exact.value_or(backend == Backend::kCpu && !Has<MoeShape>(model));
 }
 
+// Of GPUs, which have kernels in order (kernels/cuda/matmul/in_order.h) for some models alone.
+std::string WhyNotExactOnGpus(const Config& config, const ModelShape& model) {
+  constexpr int64_t kMultiple = 8;  // of the products
+  const auto text = [](const std::string& what, std::string_view allowed) {
+    return fmt::format(
+        "inference.exact is true, and {}; on GPUs it takes {}, or inference.exact=false", what,
+        allowed);
+  };
+  if (config.precision.compute != PrecisionConfig::Format::kBf16)
+    return text(fmt::format("precision.compute {}", Name(config.precision.compute)), "bf16");
+  if (config.precision.linear != LinearEncoding::kCompute)
+    return text(fmt::format("precision.linear {}", Name(config.precision.linear)), "compute");
+  for (const auto& [key, ranks] :
+       {std::pair{"tensor", config.parallel.tensor}, {"context", config.parallel.context}})
+    if (ranks != 1) return text(fmt::format("parallel.{} {}", key, ranks), "1");
+  if (config.data.MasksDocuments()) return text("data.document_mask true", "false");
+  if (Has<MoeShape>(model)) return text("the model has experts (model.moe.experts)", "none");
+  if (Has<MambaShape>(model))
+    return text("the model has Mamba-2 mixers (model.pattern)", "attention and MLPs alone");
+  const auto not_multiple = [&](const char* key, int64_t value) {
+    return value % kMultiple == 0
+               ? ""
+               : text(fmt::format("{} {}", key, value), fmt::format("multiples of {}", kMultiple));
+  };
+  if (const std::string why = not_multiple("model.d_model", model.d_model); !why.empty())
+    return why;
+  for (const BlockShape& block : model.blocks) {
+    if (const auto* attention = block.Find<AttentionShape>()) {
+      if (attention->head_dim != 64 && attention->head_dim != 128)
+        return text(fmt::format("heads have {} elements (model.head_dim, or model.d_model / "
+                                "model.heads)",
+                                attention->head_dim),
+                    "64 and 128");
+      if (attention->window > 0)
+        return text(fmt::format("model.attention.window {}", attention->window), "none");
+    }
+    if (const auto* mlp = block.Find<MlpShape>())
+      if (const std::string why = not_multiple("model.ffn", mlp->width); !why.empty()) return why;
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string WhyNotExact(const Config& config, const ModelShape& model, Backend backend) {
+  if (!config.inference.exact.value_or(false)) return "";
+  if (backend != Backend::kCpu) return WhyNotExactOnGpus(config, model);
+  if (Has<MoeShape>(model))
+    return "inference.exact is true, but how many rows an expert has decides bits of its products "
+           "(model.moe.experts); allowed is inference.exact=false";
+  return "";
+}
 
 std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend backend) {
   const ParallelConfig& parallel = config.parallel;
@@ -45,13 +97,7 @@ std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend b
         Name(config.precision.linear));
   if (config.precision.compute == PrecisionConfig::Format::kFp16 && backend != Backend::kCpu)
     return "precision.compute is fp16; generating with caches on GPUs takes bf16 or fp32";
-  if (!IsExact(config, model, backend)) return "";
-  if (backend != Backend::kCpu)
-    return "inference.exact is true, which GPUs do not give; allowed is false, or null";
-  if (Has<MoeShape>(model))
-    return "inference.exact is true, but how many rows an expert has decides bits of its products "
-           "(model.moe.experts); allowed is inference.exact=false";
-  return "";
+  return WhyNotExact(config, model, backend);
 }
 
 std::string PrefillPlan(int64_t rows) { return fmt::format("prefill_{}", rows); }
@@ -73,7 +119,7 @@ std::vector<InferencePlan> InferencePlansOf(const Config& config, const ModelSha
   cache.pages_of_sequence = inference.PagesOfSequence(seq_len);
   cache.length = seq_len;
   cache.rows = std::max(prefill.back(), decode.back());
-  if (exact) {
+  if (exact && backend == Backend::kCpu) {
     cache.like_rows = config.train.micro_batch * seq_len / config.parallel.tensor_strips;
     cache.like_own_rows = cache.like_rows / config.parallel.tensor;
   }

@@ -26,6 +26,10 @@ struct InferencePlan {
 std::string PrefillPlan(int64_t rows);
 std::string DecodePlan(int64_t rows);
 
+// What stands between this run and inference.exact=true, with the key, its value and what is
+// allowed; "": nothing, or it is not asked for. On GPUs training and scoring are under it, too.
+std::string WhyNotExact(const Config& config, const ModelShape& model, Backend backend);
+
 // What stands between this run and caches, with the key, its value and what is allowed; "":
 // nothing.
 std::string WhyNoCaches(const Config& config, const ModelShape& model, Backend backend);

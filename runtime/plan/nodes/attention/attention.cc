@@ -105,6 +105,7 @@ void Lower(Lowering& l, const Step& step) {
   AttentionOp<View> op;
   op.scale = AttentionScale(attrs);
   op.window = attrs.window;
+  op.in_order = l.options().in_order;
   op.q = heads(qkv, 0, attrs.heads);
   if (l.graph().documents) op.documents = l.storage().Read(node.inputs[1]);
   op.rows = l.graph().context_rows();

@@ -59,6 +59,7 @@ void LowerAttention(Lowering& l, const Step& step) {
   op.kv_heads = attrs.kv_heads;
   op.length = l.graph().cache->length;
   op.rows_from = l.graph().cache->rows_from;
+  op.in_order = l.options().in_order;
   op.q = HeadsOfRows(qkv, attrs, 0, attrs.heads);
   op.x = KeyColumnsOf(qkv, attrs);
   op.at = StateOfRows(l, node.inputs[1], OfRow::kPosition);
