@@ -6,9 +6,13 @@
 //          nothing. What is in order is cheap: the largest score so far, tile by tile, and the sums
 //          of values, of which each warp has some columns. All products, weights and sums are those
 //          of attention_tiles.cuh, in its order.
+// Few rows A row's tiles and columns are dealt out to a cluster's blocks, which tell each other what
+//          scores and weights came to: each reads a part of the keys, and a part of the values.
 // Rows     A block has a row and up to 16 query heads that share a key/value head: a tile of
 //          queries. It caches the row's key and value on its way; those of rows of this op, which
 //          other blocks cache meanwhile, are read from x.
+#include <cooperative_groups.h>
+
 #include "kernels/cuda/cache/cache_launch.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_cores/attention_tiles.cuh"
@@ -284,18 +288,254 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kBlocks = 4;  // of a cluster
+constexpr int kTilesAcross = kBlocks * kWarps, kTurnAcross = kTilesAcross * kKeys;
+
+template <int kDepth>
+struct BuffersAcross {
+  static constexpr int kColumns = kDepth / kBlocks, kPieces = kColumns / kPack;  // of values
+  uint16_t queries[kHeads * kDepth];
+  uint16_t keys[kWarps][kKeys * kDepth], values[kTurnAcross * kColumns];
+  // As in Buffers, of all tiles of the cluster; blocks write them to each other.
+  uint4 weights[kTilesAcross][kSteps][kWarp];
+  float most[kTilesAcross][kHeads];
+  float total[kTilesAcross][2][kWarp];
+
+  // 16 bytes of a key's value, such that eight keys' lie in different banks.
+  static __device__ __forceinline__ uint32_t ValueAt(uint32_t values, int key, int piece) {
+    return values + static_cast<uint32_t>(key * kColumns * 2 +
+                                          ((piece ^ (key / (8 / kPieces) % kPieces)) * 16));
+  }
+};
+
+// Warp w of block c meets tile 4 w + c of a turn, and copies the block's columns of the values of
+// tiles 4 w to 4 w + 3.
+template <int kDepth>
+__global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
+    AttendAcrossKernel(const __grid_constant__ CachedAttentionArgs a) {
+  // Other blocks' memory is there once all blocks are.
+  asm volatile("barrier.cluster.arrive.aligned;" : : : "memory");
+  using Shared = BuffersAcross<kDepth>;
+  const bool early = a.rows == 1;  // as in AttendInOrderKernel
+  if (!early) BeginKernel();
+  extern __shared__ __align__(1024) std::byte memory[];
+  Shared& s = *reinterpret_cast<Shared*>(memory);
+  const int block = static_cast<int>(blockIdx.x) % kBlocks,
+            r = static_cast<int>(blockIdx.x) / kBlocks, per_kv = static_cast<int>(a.per_kv.divisor),
+            lots = (per_kv + kHeads - 1) / kHeads, kv = static_cast<int>(blockIdx.y) / lots,
+            first = static_cast<int>(blockIdx.y) % lots * kHeads,
+            heads = min(kHeads, per_kv - first), head = kv * per_kv + first, warp = WarpOfBlock(),
+            lane = Lane(), row = lane / 4;
+  const int slot = a.places.slots[r], t = a.places.at[r];
+  uint16_t* const out = reinterpret_cast<uint16_t*>(a.out.data) + r * a.out.row_stride +
+                        head * a.out.head_stride + block * Shared::kColumns;
+  if (slot < 0) {  // of all blocks of the cluster
+    if (early) BeginKernel();
+    for (int i = static_cast<int>(threadIdx.x); i < heads * Shared::kColumns; i += kThreads)
+      out[i / Shared::kColumns * a.out.head_stride + i % Shared::kColumns] = 0;
+    return;
+  }
+  const KeysOfRow<kDepth> of_row(a, r, slot, t, kv);
+  const uint32_t keys = SharedAddress(s.keys[warp]), values = SharedAddress(s.values);
+  typename KeysOfRow<kDepth>::Tile tiles_of[kBlocks];
+  const auto find = [&](int turn) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+      tiles_of[i] = of_row.TileAt(turn + (warp * kBlocks + i) * kKeys);
+  };
+  const auto copy_keys = [&](int turn) {
+    const int key = turn + (warp * kBlocks + block) * kKeys;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i)
+      if (i == block && key <= t) of_row.Copy(keys, tiles_of[i], key, 0);
+  };
+  const auto copy_values = [&](int turn, int i) {
+    constexpr int kPieces = Shared::kPieces, kAtOnce = kWarp / kPieces;
+    const int tile = warp * kBlocks + i, piece = lane % kPieces;
+#pragma unroll
+    for (int j = 0; j < kKeys; j += kAtOnce) {
+      const int key = j + lane / kPieces;
+      const auto at = reinterpret_cast<uint64_t>(tiles_of[i].at[j / kWarp]);
+      const auto* const from =
+          reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, at, key % kWarp)) +
+          of_row.to_values() + block * Shared::kColumns + piece * kPack;
+      CopyAsync16(Shared::ValueAt(values, tile * kKeys + key, piece), from,
+                  turn + tile * kKeys + key <= t);
+    }
+  };
+  // Whether a tile of the first turn lies in the cache as a whole.
+  const auto is_cached = [&](int i) { return early && (warp * kBlocks + i + 1) * kKeys <= t; };
+  find(0);
+  const bool key_cached = is_cached(block);
+  if (key_cached) copy_keys(0);
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i)
+    if (is_cached(i)) copy_values(0, i);
+  if (early) BeginKernel();
+  constexpr int kPieces = kDepth / kPack;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kThreads) {
+    const int h = i / kPieces, piece = i % kPieces;
+    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
+                              (head + (h < heads ? h : 0)) * a.q.head_stride;
+    CopyAsync16(PieceAt<kDepth>(SharedAddress(s.queries), h, piece), q + piece * kPack, h < heads);
+  }
+  if (!key_cached) copy_keys(0);
+  CommitCopies();
+#pragma unroll
+  for (int i = 0; i < kBlocks; ++i)
+    if (!is_cached(i)) copy_values(0, i);
+  CommitCopies();
+  if (first == 0 && block == 0 && threadIdx.x < kPieces) {
+    uint16_t* const to = of_row.Cached(t) + threadIdx.x * kPack;
+    const uint16_t* const from = of_row.At(t) + threadIdx.x * kPack;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    *reinterpret_cast<uint4*>(to + of_row.to_values()) =
+        *reinterpret_cast<const uint4*>(from + of_row.to_values());
+  }
+
+  const float scale = a.scale * kLog2E;
+  const auto cluster = cooperative_groups::this_cluster();
+  Queries<kDepth, 1> queries(SharedAddress(s.queries), 0);
+  OnlineSoftmax<1> softmax;
+  softmax.Clear();
+  float sums[4] = {};
+  const bool adds = warp < Shared::kPieces;  // eight columns of values each
+  asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
+  for (int turn = 0; turn <= t; turn += kTurnAcross) {
+    const int own = warp * kBlocks + block, key = turn + own * kKeys,
+              tiles = min(kTilesAcross, (t - turn) / kKeys + 1);
+    WaitCopies<1>();
+    if (turn == 0) {
+      __syncthreads();
+      queries.Hold();
+    }
+    __syncwarp();
+    Scores<1> scores = {};
+    if (own < tiles) {
+      float most[2] = {-INFINITY, -INFINITY};
+      MultiplyKeysAhead<kDepth>(scores, queries, keys);
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores[0][n][i];
+          if (key + n * 8 + lane % 4 * 2 + i % 2 > t) score = -INFINITY;
+          most[i / 2] = fmaxf(most[i / 2], score);
+        }
+#pragma unroll
+      for (float& m : most) {
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      }
+      // Lane l % 4 of four tells block l % 4.
+      float* const to = cluster.map_shared_rank(&s.most[own][row], lane % 4);
+      to[0] = most[0], to[8] = most[1];
+    }
+    cluster.sync();
+
+    // Tile by tile, as Weigh does.
+    float keep[kTilesAcross][2], base[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int w = 0; w < kTilesAcross; ++w) {
+        if (w >= tiles) break;
+        const float before = softmax.most[0][half], now = fmaxf(before, s.most[w][row + 8 * half]);
+        keep[w][half] = KeepOf(before, now, scale);
+        if (w == own) base[half] = BaseOf(now, scale);
+        softmax.most[0][half] = now;
+      }
+    if (own < tiles) {
+      float total[2] = {};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& score = scores[0][n][i];
+          score = Exp2(__fmaf_rn(score, scale, -base[i / 2]));
+          total[i / 2] = __fadd_rn(total[i / 2], score);
+        }
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        float* const to = cluster.map_shared_rank(&s.total[own][0][lane], b);
+        to[0] = total[0], to[kWarp] = total[1];
+        uint4* const words = cluster.map_shared_rank(&s.weights[own][0][lane], b);
+#pragma unroll
+        for (int n = 0; n < kSteps; ++n) {
+          uint32_t x[4];
+          FragmentOf(x, scores[0][2 * n], scores[0][2 * n + 1]);
+          words[n * kWarp] = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+      }
+    }
+    const bool more = turn + kTurnAcross <= t;
+    if (more) {
+      find(turn + kTurnAcross);
+      __syncwarp();
+      copy_keys(turn + kTurnAcross);
+    }
+    CommitCopies();
+    WaitCopies<1>();  // values; the next keys may be on their way
+    cluster.sync();
+    if (adds) {
+#pragma unroll
+      for (int w = 0; w < kTilesAcross; ++w) {
+        if (w >= tiles) break;
+        uint32_t b[kSteps / 2][4];
+#pragma unroll
+        for (int m = 0; m < kSteps / 2; ++m)
+          LoadTransposed(b[m], Shared::ValueAt(values, w * kKeys + m * 32 + lane, warp));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& total = softmax.total[0][half];
+          total = __fmaf_rn(total, keep[w][half], s.total[w][half][lane]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[i] = __fmul_rn(sums[i], keep[w][i / 2]);
+#pragma unroll
+        for (int n = 0; n < kSteps; ++n) {
+          const uint4 words = s.weights[w][n][lane];
+          const uint32_t x[4] = {words.x, words.y, words.z, words.w};
+          Mma(sums, x, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        }
+      }
+    }
+    __syncthreads();
+    if (more)
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) copy_values(turn + kTurnAcross, i);
+    CommitCopies();
+  }
+  WaitCopies<0>();
+  if (!adds) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float factor = 1 / softmax.Total(0, half);
+    const int h = row + 8 * half;
+    if (h < heads)
+      *reinterpret_cast<uint32_t*>(out + h * a.out.head_stride + warp * 8 + lane % 4 * 2) =
+          PairOfBF16(sums[2 * half] * factor, sums[2 * half + 1] * factor);
+  }
+}
+
 template <int kDepth>
 void LaunchDepth(const CachedAttentionArgs& args, const Launch& launch) {
   const int64_t lots = CeilDiv(static_cast<int64_t>(args.per_kv.divisor), kHeads);
-  MR_CUDA(cudaFuncSetAttribute(AttendInOrderKernel<kDepth>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(Buffers<kDepth>)));
+  const auto heads = static_cast<unsigned>(args.kv_heads * lots),
+             rows = static_cast<unsigned>(args.rows);
   // One row's few blocks fit beside those of the kernel before.
   Launch beside = launch;
   if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
-  LaunchKernel(beside,
-               dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.kv_heads * lots)),
-               kThreads, sizeof(Buffers<kDepth>), AttendInOrderKernel<kDepth>, args);
+  const auto run = [&](auto kernel, unsigned blocks, size_t bytes) {
+    MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(bytes)));
+    LaunchKernel(beside, dim3(blocks, heads), kThreads, bytes, kernel, args);
+  };
+  // Where rows alone keep the device busy, blocks have nothing to tell each other.
+  if (int64_t{rows} * heads * kBlocks <= 2 * launch.sms)
+    run(AttendAcrossKernel<kDepth>, rows * kBlocks, sizeof(BuffersAcross<kDepth>));
+  else
+    run(AttendInOrderKernel<kDepth>, rows, sizeof(Buffers<kDepth>));
 }
 
 }  // namespace

@@ -1,115 +1,105 @@
-// A product of few rows, in order. A block has some columns: their lines of the weight, and those
-// of all rows, come through a ring of stages in shared memory, a depth of 128 each, by copies of
-// boxes (tensor_cores/tma.cuh) that one warp begins. The others have a tile of sums each and go
-// along the whole depth: nothing but a longer chain of products is lost by that, and chains run
-// beside each other.
+// A product of few rows, in order: the weight's lines are the rows of wgmma's tiles, and the rows its
+// columns, of which it takes as few as eight. A block has some columns of the result: their lines of
+// the weight, and all rows', come through a ring of stages in shared memory, a depth of 128 each, by
+// copies of boxes (tensor_cores/tma.cuh) that one warp begins. A warpgroup goes along the whole
+// depth: a chain of products, of which a step takes as long as wgmma takes for a narrow tile.
 //
-// Bits   mma.sync adds the products of a step of sixteen as wgmma does: tests/kernels/cuda/
-//        in_order_test.cc compares the two kernels of in_order.h bit by bit.
+// Lines  Where a block has fewer than the 64 lines of a tile, wgmma reads on into what lies behind
+//        them: those sums are nobody's.
+// Bits   Which operand has a row does not change what a step of sixteen adds up to: tests/kernels/
+//        cuda/in_order_test.cc compares the two kernels of in_order.h bit by bit.
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "kernels/cuda/tensor_cores/tma.cuh"
+#include "kernels/cuda/tensor_cores/wgmma.cuh"
 #include "runtime/base/arithmetic.h"
 
 namespace millrace::cuda {
 namespace {
 
-constexpr int kBox = 64;   // of the depth, 128 bytes: as far as a swizzle reaches
 constexpr int kBoxes = 2;  // of a stage
-constexpr int kStageDepth = kBox * kBoxes;
-constexpr int kLineBytes = kBox * 2;
+constexpr int kStageDepth = kBoxDepth * kBoxes;
+constexpr int kLineBytes = kBoxDepth * 2;
+constexpr int kWarpgroup = 128, kThreads = kWarpgroup + kWarp;
 
-// kRowWarps x kColumnWarps warps multiply, each kRowTiles tiles of 16 rows by kColumnTiles tiles of
-// 8 columns.
-template <int kRowTiles_, int kRowWarps_, int kColumnTiles_, int kColumnWarps_, int kStages_>
+// Up to kRows rows by kColumns lines of the weight.
+template <int kRows_, int kColumns_>
 struct RowsShape {
-  static constexpr int kRowTiles = kRowTiles_, kRowWarps = kRowWarps_, kColumnTiles = kColumnTiles_,
-                       kColumnWarps = kColumnWarps_, kStages = kStages_;
-  static constexpr int kRows = 16 * kRowTiles * kRowWarps,
-                       kColumns = 8 * kColumnTiles * kColumnWarps,
-                       kWarps = kRowWarps * kColumnWarps, kThreads = (kWarps + 1) * kWarp;
-  static constexpr int kBoxBytesA = kRows * kLineBytes, kBoxBytesB = kColumns * kLineBytes;
-  static_assert(kBoxBytesA % 1024 == 0 && kBoxBytesB % 1024 == 0);
+  static constexpr int kRows = kRows_, kColumns = kColumns_;
+  static constexpr int kBytesA = kColumns * kLineBytes, kBytesB = kRows * kLineBytes;
+  // Two blocks to a multiprocessor, of its 227 KiB.
+  static constexpr int kStages = (96 << 10) / ((kBytesA + kBytesB) * kBoxes) > 16
+                                     ? 16
+                                     : (96 << 10) / ((kBytesA + kBytesB) * kBoxes);
+  // Behind the last lines, as far as wgmma reads.
+  static constexpr int kBehind = (kBoxRows - kColumns) * kLineBytes;
+  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 &&
+                kBehind <= kBytesB * kStages * kBoxes);
 };
 
+// Stages of the rows lie behind those of the weight.
 template <class T>
 struct RowsShared {
-  std::byte a[T::kStages][kBoxes][T::kBoxBytesA], b[T::kStages][kBoxes][T::kBoxBytesB];
+  std::byte a[T::kStages][kBoxes][T::kBytesA], b[T::kStages][kBoxes][T::kBytesB];
   uint64_t full[T::kStages], empty[T::kStages];
 };
 
-// 16 bytes of a line of a box, as TMA's swizzle lays them.
-__device__ __forceinline__ uint32_t ChunkAt(uint32_t box, int line, int chunk) {
-  return box + static_cast<uint32_t>(line * kLineBytes + ((chunk ^ (line % 8)) * 16));
-}
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  template <int kStages>
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
 
 template <class T>
 __device__ __forceinline__ void CopyStages(RowsShared<T>& s, const CUtensorMap& a,
                                            const CUtensorMap& b, int column, int depth) {
-  int stage = 0;
-  uint32_t parity = 0;
+  Ring ring;
   for (int k = 0; k < depth; k += kStageDepth) {
-    WaitFor(SharedAddress(&s.empty[stage]), parity ^ 1);
-    const uint32_t full = SharedAddress(&s.full[stage]);
-    const int boxes = min(kBoxes, (depth - k + kBox - 1) / kBox);
-    ArriveAndExpect(full, static_cast<uint32_t>(boxes * (T::kBoxBytesA + T::kBoxBytesB)));
-    for (int i = 0; i < boxes; ++i) {
-      CopyBox(SharedAddress(s.b[stage][i]), b, full, k + i * kBox, column, 0);
-      CopyBox(SharedAddress(s.a[stage][i]), a, full, k + i * kBox, 0, 0);
+    WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
+    const uint32_t full = SharedAddress(&s.full[ring.stage]);
+    // Beyond the depth copies bring zeros, which change no sum.
+    ArriveAndExpect(full, kBoxes * (T::kBytesA + T::kBytesB));
+    for (int i = 0; i < kBoxes; ++i) {
+      CopyBox(SharedAddress(s.a[ring.stage][i]), a, full, k + i * kBoxDepth, column, 0);
+      CopyBox(SharedAddress(s.b[ring.stage][i]), b, full, k + i * kBoxDepth, 0, 0);
     }
-    if (++stage == T::kStages) stage = 0, parity ^= 1;
+    ring.Next<T::kStages>();
   }
 }
 
+// By the warpgroup: its sums of all stages.
 template <class T>
-using RowsSums = float[T::kRowTiles][T::kColumnTiles][4];
-
-// A warp's operands of one box, in registers: those of a box come while the one ahead multiplies.
-template <class T>
-struct Fragments {
-  static constexpr int kSteps = kBox / 16;
-  // Of columns: both steps of a depth of 32 for a lone tile, or a step for two tiles.
-  static constexpr int kLoads = T::kColumnTiles == 1 ? kSteps / 2 : kSteps * T::kColumnTiles / 2;
-  uint32_t rows[kSteps][T::kRowTiles][4], columns[kLoads][4];
-
-  __device__ __forceinline__ void Load(uint32_t a, uint32_t b, int row, int column) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if constexpr (T::kColumnTiles == 1) {
+__device__ __forceinline__ void MultiplyStages(RowsShared<T>& s, float (&sums)[T::kRows / 2],
+                                               int depth) {
+  Ring ring;
+  int before = 0;
+  for (int k = 0; k < depth; k += kStageDepth) {
+    WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);
+    FenceSums();
 #pragma unroll
-      for (int pair = 0; pair < kLoads; ++pair)
-        LoadMatrices(columns[pair], ChunkAt(b, column + lane % 8, pair * 4 + lane / 8));
+    for (int i = 0; i < kBoxes; ++i) {
+      const uint64_t a = TileDescriptor<Lines::kDepth>(SharedAddress(s.a[ring.stage][i])),
+                     b = TileDescriptor<Lines::kDepth>(SharedAddress(s.b[ring.stage][i]));
+#pragma unroll
+      for (int step = 0; step < kBoxDepth / 16; ++step)
+        MultiplyTiles<T::kRows, Lines::kDepth, Lines::kDepth>(
+            sums, a + step * kDepthStep<Lines::kDepth>, b + step * kDepthStep<Lines::kDepth>,
+            k > 0 || i > 0 || step > 0);
     }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-      for (int m = 0; m < T::kRowTiles; ++m)
-        LoadMatrices(rows[step][m], ChunkAt(a, row + m * 16 + lane % 16, step * 2 + lane / 16));
-      if constexpr (T::kColumnTiles > 1)
-#pragma unroll
-        for (int n = 0; n < T::kColumnTiles / 2; ++n)
-          LoadMatrices(
-              columns[step * T::kColumnTiles / 2 + n],
-              ChunkAt(b, column + n * 16 + lane % 8 + lane / 16 * 8, step * 2 + lane / 8 % 2));
-    }
+    CommitProducts();
+    WaitForProducts<1>();
+    if (k > 0 && threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.empty[before]));
+    before = ring.stage;
+    ring.Next<T::kStages>();
   }
-
-  __device__ __forceinline__ void Multiply(RowsSums<T>& sums) const {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int n = 0; n < T::kColumnTiles; ++n) {
-        const bool alone = T::kColumnTiles == 1;
-        const auto& of = columns[alone ? step / 2 : (step * T::kColumnTiles + n) / 2];
-        const int half = 2 * (alone ? step % 2 : n % 2);
-#pragma unroll
-        for (int m = 0; m < T::kRowTiles; ++m)
-          Mma(sums[m][n], rows[step][m], of[half], of[half + 1]);
-      }
-  }
-};
+  WaitForProducts<0>();
+}
 
 __device__ __forceinline__ uint32_t* PairAt(const Rows& rows, int row, int column) {
   return reinterpret_cast<uint32_t*>(reinterpret_cast<uint16_t*>(rows.data) + row * rows.stride +
@@ -136,10 +126,10 @@ __device__ __forceinline__ void StorePair(const InOrderArgs& g, int row, int col
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::kThreads)
+__global__ void __launch_bounds__(kThreads)
     InOrderRowsKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                       const InOrderArgs g) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte memory[];
   RowsShared<T>& s = *reinterpret_cast<RowsShared<T>*>(memory);
   const int first = static_cast<int>(blockIdx.x) * T::kColumns,
@@ -148,7 +138,7 @@ __global__ void __launch_bounds__(T::kThreads)
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages; ++i) {
       InitBarrier(SharedAddress(&s.full[i]), 1);
-      InitBarrier(SharedAddress(&s.empty[i]), T::kWarps);
+      InitBarrier(SharedAddress(&s.empty[i]), kWarpgroup / kWarp);
     }
     FenceNewBarriers();
   }
@@ -157,96 +147,74 @@ __global__ void __launch_bounds__(T::kThreads)
   constexpr int kCacheLine = 64;  // elements
   const int lines = (g.depth + kCacheLine - 1) / kCacheLine,
             count = min(T::kColumns, g.columns - first) * lines;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += T::kThreads)
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads)
     asm volatile("prefetch.global.L2 [%0];"
                  :
                  : "l"(reinterpret_cast<const uint16_t*>(g.b.data) +
                        (first + i / lines) * g.b.stride + i % lines * kCacheLine));
   BeginKernel();
   __syncthreads();
-  if (warp == T::kWarps) {
+  if (warp == kWarpgroup / kWarp) {
     if (lane == 0) CopyStages<T>(s, a, b, first, g.depth);
     return;
   }
-  const int row = warp / T::kColumnWarps * T::kRowTiles * 16,
-            column = warp % T::kColumnWarps * T::kColumnTiles * 8;
-  RowsSums<T> sums = {};
-  Fragments<T> box[kBoxes];
-  int stage = 0;
-  uint32_t parity = 0;
-  const auto load = [&](int i) {
-    box[i].Load(SharedAddress(s.a[stage][i]), SharedAddress(s.b[stage][i]), row, column);
-  };
-  WaitFor(SharedAddress(&s.full[0]), 0);
-  load(0);
-  static_assert(kBoxes == 2);
-  for (int k = 0; k < g.depth; k += kStageDepth) {
-    const bool two = k + kBox < g.depth, more = k + kStageDepth < g.depth;
-    if (two) load(1);
-    __syncwarp();
-    if (lane == 0) Arrive(SharedAddress(&s.empty[stage]));
-    if (++stage == T::kStages) stage = 0, parity ^= 1;
-    box[0].Multiply(sums);
-    if (more) {
-      WaitFor(SharedAddress(&s.full[stage]), parity);
-      load(0);
+  float sums[T::kRows / 2];
+  MultiplyStages<T>(s, sums, g.depth);
+  // A lane has two rows of a column, and the lane four further on those of the next: one stores a
+  // pair of the one row, the other of the other.
+  const bool odd = lane / 4 % 2 != 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int line = warp * 16 + half * 8 + lane / 4 - odd, at = first + line;
+    const bool inside = line < T::kColumns && at < g.columns;
+    const uint32_t bias = g.bias.data == nullptr || !inside ? 0 : *PairAt(g.bias, 0, at);
+#pragma unroll
+    for (int j = 0; j < T::kRows / 8; ++j) {
+      const float zero = sums[4 * j + 2 * half], one = sums[4 * j + 2 * half + 1];
+      const float other = __shfl_xor_sync(0xffffffffu, odd ? zero : one, 4);
+      const int row = 8 * j + lane % 4 * 2 + odd;
+      if (inside && row < g.rows)
+        StorePair(g, row, at, odd ? other : zero, odd ? one : other, bias);
     }
-    if (two) box[1].Multiply(sums);
-  }
-#pragma unroll
-  for (int n = 0; n < T::kColumnTiles; ++n) {
-    const int at = first + column + n * 8 + lane % 4 * 2;
-    if (at >= g.columns) continue;
-    const uint32_t bias = g.bias.data == nullptr ? 0 : *PairAt(g.bias, 0, at);
-#pragma unroll
-    for (int m = 0; m < T::kRowTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = row + m * 16 + half * 8 + lane / 4;
-        if (r < g.rows) StorePair(g, r, at, sums[m][n][2 * half], sums[m][n][2 * half + 1], bias);
-      }
   }
 #endif  // of other architectures nobody launches it
 }
 
 template <class T>
 void LaunchShape(const InOrderArgs& g, const Launch& launch) {
-  const CUtensorMap a = MapOfBF16(g.a.data, {g.depth, g.rows, 1}, {g.a.stride, g.rows * g.a.stride},
-                                  T::kRows),
-                    b = MapOfBF16(g.b.data, {g.depth, g.columns, 1},
-                                  {g.b.stride, g.columns * g.b.stride}, T::kColumns);
+  const CUtensorMap a = MapOfBF16(g.b.data, {g.depth, g.columns, 1},
+                                  {g.b.stride, g.columns * g.b.stride}, T::kColumns),
+                    b = MapOfBF16(g.a.data, {g.depth, g.rows, 1}, {g.a.stride, g.rows * g.a.stride},
+                                  T::kRows);
   MR_CUDA(cudaFuncSetAttribute(InOrderRowsKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(RowsShared<T>)));
-  // A step that decodes few sequences waits for weights: they are fetched beside the kernel before.
+  // A step that decodes one sequence waits for weights: they are fetched beside the kernel before.
   Launch beside = launch;
   if (g.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
-  LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)), T::kThreads,
+  LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)), kThreads,
                sizeof(RowsShared<T>), InOrderRowsKernel<T>, a, b, g);
 }
 
 // Columns of a block: few where there are few, so that all multiprocessors read weights; more where
 // each would read all rows again for little.
-template <int kRowTiles, int kRowWarps>
+template <int kRows>
 void LaunchColumns(const InOrderArgs& g, const Launch& launch) {
-  const int64_t eights = g.columns / 8, blocks = 2 * int64_t{launch.sms};
-  if constexpr (kRowTiles * kRowWarps == 1) {
-    if (eights <= blocks) return LaunchShape<RowsShape<1, 1, 1, 1, 12>>(g, launch);
-    if (eights <= 2 * blocks) return LaunchShape<RowsShape<1, 1, 2, 1, 12>>(g, launch);
-    return LaunchShape<RowsShape<1, 1, 2, 4, 4>>(g, launch);
-  } else {
-    if (eights <= 2 * blocks)
-      return LaunchShape<RowsShape<kRowTiles, kRowWarps, 2, 2, 6>>(g, launch);
-    LaunchShape<RowsShape<kRowTiles, kRowWarps, 4, 2, 3>>(g, launch);
-  }
+  const auto fits = [&](int64_t columns) { return g.columns <= columns * launch.sms * 5 / 4; };
+  if constexpr (kRows <= 16)
+    if (fits(8)) return LaunchShape<RowsShape<kRows, 8>>(g, launch);
+  if (fits(kRows <= 16 ? 16 : 8)) return LaunchShape<RowsShape<kRows, 16>>(g, launch);
+  if (fits(kRows <= 16 ? 32 : 16)) return LaunchShape<RowsShape<kRows, 32>>(g, launch);
+  LaunchShape<RowsShape<kRows, 64>>(g, launch);
 }
 
 }  // namespace
 
 void LaunchInOrderRows(const InOrderArgs& args, const Launch& launch) {
-  if (args.rows <= 16) return LaunchColumns<1, 1>(args, launch);
-  if (args.rows <= 32) return LaunchColumns<1, 2>(args, launch);
   static_assert(kInOrderRows == 64);
-  LaunchColumns<2, 2>(args, launch);
+  if (args.rows <= 8) return LaunchColumns<8>(args, launch);
+  if (args.rows <= 16) return LaunchColumns<16>(args, launch);
+  if (args.rows <= 32) return LaunchColumns<32>(args, launch);
+  LaunchColumns<64>(args, launch);
 }
 
 }  // namespace millrace::cuda

@@ -47,6 +47,9 @@ __device__ __forceinline__ void WaitForProducts() {
 #define MR_F4(i) "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3])
 #define MR_F16(i) MR_F4(i), MR_F4(i + 4), MR_F4(i + 8), MR_F4(i + 12)
 #define MR_F64(i) MR_F16(i), MR_F16(i + 16), MR_F16(i + 32), MR_F16(i + 48)
+#define MR_NAMES_32                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
+  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define MR_NAMES_64                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
@@ -80,11 +83,21 @@ __device__ __forceinline__ void MultiplyTiles(float (&s)[kN / 2], uint64_t a, ui
              ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
              "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95",
              96, 97, 98, 99, 100, MR_F64(0), MR_F16(64), MR_F16(80));
+  else if constexpr (kN == 64)
+    MR_WGMMA(64, MR_NAMES_32, 32, 33, 34, 35, 36, MR_F16(0), MR_F16(16));
+  else if constexpr (kN == 32)
+    MR_WGMMA(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", 16, 17, 18,
+             19, 20, MR_F16(0));
+  else if constexpr (kN == 16)
+    MR_WGMMA(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, 11, 12, MR_F4(0), MR_F4(4));
+  else if constexpr (kN == 8)
+    MR_WGMMA(8, "%0, %1, %2, %3", 4, 5, 6, 7, 8, MR_F4(0));
   else
     static_assert(kN == 0, "no such width");
 #undef MR_WGMMA
 }
 #undef MR_NAMES_64
+#undef MR_NAMES_32
 #undef MR_F64
 #undef MR_F16
 #undef MR_F4

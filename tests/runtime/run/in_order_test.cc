@@ -1,4 +1,5 @@
 // What inference.exact=true makes of plans for GPUs, and which runs it refuses there.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <variant>
@@ -15,10 +16,14 @@ namespace {
 using Sets = std::vector<std::string>;
 
 AssembledRun Plans(const Sets& more, Backend backend = Backend::kCuda) {
-  Sets sets = {"data.kind=synthetic", "model.layers=2",         "model.d_model=128",
-               "model.heads=2",       "model.vocab=100",        "model.seq_len=32",
-               "train.micro_batch=2", "inference.slots=4",      "inference.decode=[1,4]",
-               "train.accumulate=1",  "inference.prefill=[16]", "precision.compute=bf16"};
+  Sets sets = {"data.kind=synthetic",    "model.d_model=128",      "model.heads=2",
+               "model.vocab=100",        "model.seq_len=32",       "train.micro_batch=2",
+               "inference.slots=4",      "inference.decode=[1,4]", "train.accumulate=1",
+               "precision.compute=bf16", "inference.prefill=[16]"};
+  const bool has_pattern = std::any_of(more.begin(), more.end(), [](const std::string& set) {
+    return set.starts_with("model.pattern=");
+  });
+  if (!has_pattern) sets.push_back("model.layers=2");
   sets.insert(sets.end(), more.begin(), more.end());
   const LoadedConfig loaded =
       LoadConfig({}, sets, {.world = 1, .has_cuda = backend == Backend::kCuda});
