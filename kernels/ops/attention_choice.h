@@ -40,8 +40,8 @@ struct AttentionChoice {
 // row); B and H at most 65535, the limit of a CUDA grid. T need not be a multiple of anything.
 // Every operand's address must then be a multiple of 16 bytes.
 // With documents kPacked serves such operands in bf16 where D is at most kMaxPackedDepth and the
-// scale is above 0, one row and windows too: it passes over keys in front of a document. It also has
-// the forward of an op that is in_order, whose gradient is whoever's it is without. The rest,
+// scale is above 0, one row and windows too: it passes over keys in front of a document. It has the
+// forward of an op that is in_order, too, whose gradient is whoever's it is without. The rest,
 // and split sequences that cuDNN does not serve, is left to kOwn.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);

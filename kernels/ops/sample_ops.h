@@ -45,8 +45,8 @@ static_assert(kSampleWords * sizeof(int64_t) == sizeof(SampleParams));
 // of PhiloxBlock(seed, kSampleStream, drawn). Sums are of integers: no order of additions, no batch
 // and no backend changes a token.
 // A row with a logit that is not finite: token and top_ids kNoToken, log-probabilities NaN.
-// On the CPU, and in_order on CUDA, log-probabilities have the bits of CrossEntropyOp's loss, rounded
-// to f32: of as many columns Vp.
+// On the CPU, and in_order on CUDA, log-probabilities have the bits of CrossEntropyOp's loss,
+// rounded to f32: of as many columns Vp.
 // logits any [R,Vp]; params i64 [R,kSampleWords], a SampleParams each; token i32 [R];
 // logprob f32 [R]; top_ids i32 [R,N] and top_logprobs f32 [R,N] optional, together; all but logits
 // dense. Vp < 2^24.

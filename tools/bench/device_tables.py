@@ -44,6 +44,24 @@ def decode_in_turn(folder):
             *table(["model", "batch", "before, tokens/s", "tokens/s", "before, ms", "ms a step", "before / ms"], lines)]
 
 
+def exact(folder):
+    """One file: steps and kernels of one device, without inference.exact and with it."""
+    data = load(folder / "exact_h200.json")
+
+    def line(what, fast, exact):
+        return [what, spread(fast, "{:.3f}"), spread(exact, "{:.3f}"), f"{results.quantile(exact, 0.5) / results.quantile(fast, 0.5):.3f}"]
+
+    lines = [line(f"{row['case']}, decode, batch {row['batch']}", row["fast_ms_samples"], row["exact_ms_samples"]) for row in data["decode"]]
+    lines += [line(f"{row['case']}, a prompt of 504 tokens beside 63 others'", row["fast_prefill_ms_samples"], row["exact_prefill_ms_samples"])
+              for row in data["decode"] if row["batch"] > 1]
+    lines += [line(f"{row['case']}, training step", *([ms for steps in row[key] for ms in steps] for key in ("fast_ms_samples", "exact_ms_samples")))
+              for row in data["train"]]
+    kernels = [[row["what"], f"{row['us']:.1f}", f"{row['in_order_us']:.1f}", f"{row['in_order_us'] / row['us']:.2f}"] for row in data["kernels"]]
+    return [f"`{data['command']}`: {data['device']}, {data['date']}, of {data['sources']}. Medians in ms with 10th and 90th percentile.", "",
+            *table(["what", "fast, ms", "exact, ms", "exact / fast"], lines), "",
+            *table(["kernel", "fast, us", "in order, us", "in order / fast"], kernels)]
+
+
 def advice(folder):
     """A file for each model: the plans that were drawn for it, as advised and by one choice beside that, predicted and measured."""
     text = []

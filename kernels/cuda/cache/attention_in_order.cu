@@ -6,8 +6,8 @@
 //          nothing. What is in order is cheap: the largest score so far, tile by tile, and the sums
 //          of values, of which each warp has some columns. All products, weights and sums are those
 //          of attention_tiles.cuh, in its order.
-// Few rows A row's tiles and columns are dealt out to a cluster's blocks, which tell each other what
-//          scores and weights came to: each reads a part of the keys, and a part of the values.
+// Few rows A row's tiles and columns are dealt out to a cluster's blocks, which tell each other
+//          what scores and weights came to: each reads a part of the keys, and of the values.
 // Rows     A block has a row and up to 16 query heads that share a key/value head: a tile of
 //          queries. It caches the row's key and value on its way; those of rows of this op, which
 //          other blocks cache meanwhile, are read from x.
@@ -67,8 +67,8 @@ class KeysOfRow {
     for (int i = 0; i < 2; ++i) tile.at[i] = At(min(key + Lane() + i * kWarp, t_));
     return tile;
   }
-  // Begins to copy the keys of a tile from `key` on, or its values, to_values() behind; zeros behind
-  // the row's own.
+  // Begins to copy the keys of a tile from `key` on, or its values, to_values() behind; zeros
+  // behind the row's own.
   __device__ void Copy(uint32_t to, const Tile& tile, int key, int64_t behind) const {
     constexpr int kAtOnce = kWarp / kPieces;
 #pragma unroll
@@ -119,8 +119,8 @@ __device__ __forceinline__ void MultiplyKeysAhead(Scores<1>& scores,
 template <int kDepth>
 __global__ void __launch_bounds__(kThreads)
     AttendInOrderKernel(const __grid_constant__ CachedAttentionArgs a) {
-  // A step of one row: what earlier steps have cached is on its way before the kernel ahead has ended
-  // (cache.h).
+  // A step of one row: what earlier steps have cached is on its way before the kernel ahead has
+  // ended (cache.h).
   const bool early = a.rows == 1;
   if (!early) BeginKernel();
   extern __shared__ __align__(1024) std::byte memory[];

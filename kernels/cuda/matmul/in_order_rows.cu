@@ -1,8 +1,8 @@
-// A product of few rows, in order: the weight's lines are the rows of wgmma's tiles, and the rows its
-// columns, of which it takes as few as eight. A block has some columns of the result: their lines of
-// the weight, and all rows', come through a ring of stages in shared memory, a depth of 128 each, by
-// copies of boxes (tensor_cores/tma.cuh) that one warp begins. A warpgroup goes along the whole
-// depth: a chain of products, of which a step takes as long as wgmma takes for a narrow tile.
+// A product of few rows, in order: the weight's lines are the rows of wgmma's tiles, and the rows
+// its columns, of which it takes as few as eight. A block has some columns of the result: their
+// lines of the weight, and those of all rows, come through a ring of stages in shared memory, a
+// depth of 128 each, by copies of boxes (tensor_cores/tma.cuh) that one warp begins. A warpgroup
+// goes along the whole depth: a chain of products, each behind the one before.
 //
 // Lines  Where a block has fewer than the 64 lines of a tile, wgmma reads on into what lies behind
 //        them: those sums are nobody's.

@@ -22,8 +22,8 @@ struct LowerOptions {
   int64_t loss_chunk_rows = 0;  // rows of logits that exist at once; 0: LossChunkRows
   bool deterministic = true;    // forbids kernels that sum in an order of their own
   WeightGather gather = WeightGather::kCompute;  // kLinear: of linears in FP8
-  // Linears, logits and attention of the forward, and what draws from them, are ops `in_order`: rows
-  // with caches have the bits of those of whole sequences (inference.exact on GPUs).
+  // Linears, logits and attention of the forward, and what draws from them, are ops `in_order`:
+  // rows with caches have the bits of those of whole sequences (inference.exact on GPUs).
   bool in_order = false;
   bool operator==(const LowerOptions&) const = default;
 };

@@ -1,7 +1,10 @@
-// Ops in order on a GPU (MatmulAttrs, AttentionAttrs, CachedAttentionAttrs): a row has the same bits
-// in a product of many rows and in one of few, and in attention of whole sequences and over pages.
+// Ops in order on a GPU (MatmulAttrs, AttentionAttrs, CachedAttentionAttrs): a row has the same
+// bits in a product of many rows and in one of few, and in attention of whole sequences and over
+// pages.
 #include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -79,6 +82,38 @@ int64_t RowsApart(const std::vector<uint16_t>& got, const std::vector<uint16_t>&
   return apart;
 }
 
+float FloatOf(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// Half a unit of bf16, relative.
+constexpr double kHalf = 0x1p-8;
+
+// Elements of a b^T + bias picked at random are what they are in double, but for the rounding of
+// `got` and of each f32 sum on the way, which tensor cores cut off.
+void CheckProduct(const std::vector<uint16_t>& got, const std::vector<uint16_t>& a,
+                  const std::vector<uint16_t>& b, const std::vector<uint16_t>& bias,
+                  int64_t columns, int64_t depth) {
+  std::minstd_rand random(3);
+  for (int sample = 0; sample < 300; ++sample) {
+    const size_t at = sample == 0   ? 0
+                      : sample == 1 ? got.size() - 1
+                                    : static_cast<size_t>(random()) % got.size();
+    const auto row = static_cast<int64_t>(at) / columns,
+               column = static_cast<int64_t>(at) % columns;
+    double sum = bias.empty() ? 0 : FloatOf(bias[static_cast<size_t>(column)]),
+           size = std::abs(sum);
+    for (int64_t k = 0; k < depth; ++k) {
+      const double term = double{FloatOf(a[static_cast<size_t>(row * depth + k)])} *
+                          FloatOf(b[static_cast<size_t>(column * depth + k)]);
+      sum += term, size += std::abs(term);
+    }
+    const double off = std::abs(FloatOf(got[at]) - sum),
+                 bound =
+                     kHalf * std::abs(sum) + size * 0x1p-22 * (static_cast<double>(depth) / 16 + 2);
+    CAPTURE(row, column, sum, off);
+    REQUIRE(off <= bound);
+  }
+}
+
 struct Sizes {
   int64_t columns, depth;
 };
@@ -107,6 +142,11 @@ TEST_CASE("a row of a product in order has the same bits in a product of any num
                                 expected_pre = op.pre ? gpu.Bits(all_pre) : expected;
     // No row is lost where all of them are NaN.
     CHECK(std::count(expected.begin(), expected.end(), 0xffff) == 0);
+    if (epilogue != Epilogue::kBiasGelu)
+      CheckProduct(expected, gpu.Bits(a), gpu.Bits(weight),
+                   op.bias ? gpu.Bits(bias) : std::vector<uint16_t>(), s.columns, s.depth);
+    else
+      CheckProduct(expected_pre, gpu.Bits(a), gpu.Bits(weight), gpu.Bits(bias), s.columns, s.depth);
     for (const int64_t rows : {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 199}) {
       CAPTURE(s.columns, s.depth, static_cast<int>(epilogue), rows);
       const int64_t first = kRows - rows;
@@ -180,6 +220,39 @@ class Attended {
     Run(t, h_.length * Width(), h_.length * h_.heads * h_.depth, 3, 3 * t, 2 * h_.length,
         RowsFrom::kManySequences);
   }
+  // Some heads of some positions of the second sequence, attended whole, are what they are in
+  // double but for roundings of weights and results.
+  void CheckWhole() {
+    const std::vector<uint16_t> qkv = gpu_.Bits(qkv_), whole = gpu_.Bits(whole_);
+    const auto at = [&](int64_t t, int64_t head, int64_t d) {
+      return double{
+          FloatOf(qkv[static_cast<size_t>((h_.length + t) * Width() + head * h_.depth + d)])};
+    };
+    for (const int64_t t : {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{64}, h_.length - 1})
+      for (const int64_t head : {int64_t{0}, h_.heads - 1}) {
+        const int64_t kv = h_.heads + head / (h_.heads / h_.kv_heads);
+        std::vector<double> weights;
+        double most = -1e30, total = 0;
+        for (int64_t u = 0; u <= t; ++u) {
+          double score = 0;
+          for (int64_t d = 0; d < h_.depth; ++d) score += at(t, head, d) * at(u, kv, d);
+          most = std::max(most, weights.emplace_back(score * Scale()));
+        }
+        for (double& w : weights) total += w = std::exp(w - most);
+        for (int64_t d = 0; d < h_.depth; ++d) {
+          double sum = 0, size = 0;
+          for (int64_t u = 0; u <= t; ++u) {
+            const double term =
+                weights[static_cast<size_t>(u)] / total * at(u, kv + h_.kv_heads, d);
+            sum += term, size += std::abs(term);
+          }
+          const double got = FloatOf(whole[static_cast<size_t>(
+              (h_.length + t) * h_.heads * h_.depth + head * h_.depth + d)]);
+          CAPTURE(t, head, d, sum, got);
+          REQUIRE(std::abs(got - sum) <= kHalf * std::abs(sum) + size * (kHalf + 0x1p-12));
+        }
+      }
+  }
   // Rows of either sequence whose bits are others over pages.
   int64_t Apart() {
     const int64_t columns = h_.heads * h_.depth, count = 2 * h_.length * columns;
@@ -250,6 +323,7 @@ TEST_CASE("attention in order has the same bits of whole sequences and over page
   Gpu gpu;
   SECTION("a token at a time") {
     Attended attended(gpu, h);
+    attended.CheckWhole();
     for (int64_t t = 0; t < h.length; ++t) attended.Step(t);
     CHECK(attended.Apart() == 0);
   }

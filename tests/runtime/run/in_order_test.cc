@@ -5,6 +5,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/ops/matmul_key.h"
 #include "runtime/base/error.h"
 #include "runtime/config/load.h"
 #include "runtime/run/assemble.h"
@@ -78,6 +79,22 @@ TEST_CASE("on GPUs inference.exact puts the forward of each plan in order", "[pl
          Plans(With(model, "inference.exact=true"), Backend::kCpu).plans.plans)
       CHECK(CountsOf(plan) == Counts{});
   }
+}
+
+TEST_CASE("no library is asked for a product in order, and none is tuned", "[plan]") {
+  const auto shape_of = [](const View& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  };
+  int asked = 0;
+  for (const Body& body : Plans(With(kGpt2, "inference.exact=true")).plans.Of("train").bodies)
+    for (const PlanOp& op : body.ops)
+      if (const auto* product = std::get_if<MatmulOp<View>>(&op.op)) {
+        const auto shape = ConvertOp<MatmulOp, View, Shape>(*product, shape_of);
+        CHECK(KeyOf(shape).has_value() == !product->in_order);
+        CHECK((product->in_order && product->scratch) == false);
+        asked += !product->in_order;
+      }
+  CHECK(asked == 18);  // two gradients of each
 }
 
 TEST_CASE("a draw reads the product's own logits where they are in order", "[plan][infer]") {
