@@ -256,8 +256,8 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           there are neither bias nor scales.
 // In order  in_order: on CUDA a row has the same bits wherever it lies and however many rows there
 //           are, as no order of sums follows from their number (kernels/cuda/matmul/in_order.h);
-//           the CPU has like_rows. a, out and pre are rows of neighbours, b a transpose, all bf16, bias
-//           too, K, N and strides multiples of 8; kNone, kBias, kGelu or kBiasGelu, kBackend.
+//           the CPU has like_rows. a, out and pre are rows of neighbours, b a transpose, all bf16,
+//           bias too, K, N and strides multiples of 8; kNone, kBias, kGelu or kBiasGelu, kBackend.
 // Scaling   kProduct: one scale of each operand, any f32; the f32 sum is over payloads and is then
 //           multiplied by both scales, in double with one rounding to f32. kOperands: scales are
 //           powers of two, so that payload * scale is exact in f32; sums are over these.

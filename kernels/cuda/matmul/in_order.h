@@ -1,7 +1,7 @@
 // Products whose rows do not know of each other (MatmulAttrs::in_order): sums over k ascend by
 // sixteens, a step of the tensor cores each, with nothing else between; so a row has the same bits
-// wherever it lies and however many there are. Two kernels have that order: of few rows one that
-// takes as long as the weight takes to be read (in_order_rows.cu), of many the grouped product of
+// wherever it lies and however many there are. Two kernels have that order: of few rows one whose
+// blocks read some lines of the weight each (in_order_rows.cu), of many the grouped product of
 // experts, of one expert (moe/grouped_wgmma.cuh).
 #pragma once
 
