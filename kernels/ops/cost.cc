@@ -30,6 +30,13 @@ int64_t CpuBytes(const MatmulOp<Shape>& op) {
   return floats * 4;
 }
 
+// The first of its products.
+MatmulOp<Shape> FirstProduct(const BatchedMatmulOp<Shape>& op) {
+  MatmulOp<Shape> product;
+  product.a = MatrixOf(op.a), product.b = MatrixOf(op.b), product.out = MatrixOf(op.out);
+  return product;
+}
+
 // Pairs (t, u) of a query and a key that it sees, over batch rows and heads. With a window, ranks
 // that share a sequence have not exactly equal shares of them: the mean.
 template <class Op>
@@ -123,6 +130,10 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
   return 0;
 }
 
+int64_t WorkspaceBytes(const BatchedMatmulOp<Shape>& op, Backend backend) {
+  return backend == Backend::kCpu ? CpuBytes(FirstProduct(op)) : kMatmulWorkspaceBytes;
+}
+
 int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend) {
   const bool stages = backend == Backend::kCuda && Dim(op.a, 1) > 0 && op.rounds_once() &&
                       RouteOf(op) == MatmulRoute::kWhole;
@@ -160,6 +171,11 @@ int64_t WorkspaceBytes(const FiniteScanOp<Shape>& op, Backend backend) {
 
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
   return backend == Backend::kCpu ? 0 : cuda::kSumSquaresBytes;
+}
+
+int64_t WorkspaceBytes(const MuonNormaliseOp<Shape>& op, Backend backend) {
+  if (backend == Backend::kCpu) return 0;
+  return cuda::MatrixSquaresBytes(Dim(op.out, 0), Dim(op.out, 1));
 }
 
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend) {
@@ -324,6 +340,10 @@ std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend) {
 double Flops(const MatmulOp<Shape>& op) {
   return 2.0 * static_cast<double>(Dim(op.out, 0)) * static_cast<double>(Dim(op.out, 1)) *
          static_cast<double>(Dim(op.a, 1));
+}
+
+double Flops(const BatchedMatmulOp<Shape>& op) {
+  return static_cast<double>(Dim(op.out, 0)) * Flops(FirstProduct(op));
 }
 
 double Flops(const GroupedMatmulOp<Shape>& op) {

@@ -35,6 +35,7 @@ int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const BatchedMatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ColumnSumOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const AttentionGradOp<Shape>& op, Backend backend);
@@ -47,6 +48,7 @@ int64_t WorkspaceBytes(const SsdScanGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GatedNormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const FiniteScanOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const SumSquaresOp<Shape>& op, Backend backend);
+int64_t WorkspaceBytes(const MuonNormaliseOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend);
@@ -79,6 +81,7 @@ std::string WhyUnsupported(const GroupedWeightGradOp<Shape>& op, Backend backend
 // Arithmetic: a multiply-add is 2 FLOPs. Causal attention counts the lower
 // triangle only, T*(T+1)/2 pairs; of sequences split over ranks, the pairs of this rank's queries.
 double Flops(const MatmulOp<Shape>& op);
+double Flops(const BatchedMatmulOp<Shape>& op);
 double Flops(const AttentionOp<Shape>& op);          // 2 GEMMs over the triangle
 double Flops(const AttentionGradOp<Shape>& op);      // 5 GEMMs over the triangle
 double Flops(const GroupedMatmulOp<Shape>& op);      // of the slots that are expected to be live
@@ -104,10 +107,12 @@ template <template <class> class Op>
 constexpr double FlopsPerElement() {
   if (kIsOneOf<Op, EmbedOp, EmbedRowsOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp,
                AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
-               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp, MuonNormaliseOp>)
+               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp, ShardMagnitudesOp>) return 2;
-  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonPolynomialOp, MuonUpdateOp>) return 3;
+  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonNormaliseOp, MuonPolynomialOp,
+               MuonUpdateOp>)
+    return 3;
   if (kIsOneOf<Op, MuonMomentumOp>) return 5;
   if (kIsOneOf<Op, NormOp, HeadNormOp, QuantizeOp, ShardQuantizeOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;

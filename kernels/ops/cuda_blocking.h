@@ -37,6 +37,16 @@ constexpr int64_t SumSquaresBlocks(int64_t n) {
   return std::min(kSumSquaresBlocks, CeilDiv(n, 4 * kSumSquaresThreads));
 }
 
+// muon_normalise: blocks for each matrix, at most, that each keep a partial sum of squares in
+// double.
+inline constexpr int64_t kMatrixSquaresBlocks = 32;
+constexpr int64_t MatrixSquaresBlocks(int64_t numel) {
+  return std::min(kMatrixSquaresBlocks, CeilDiv(numel, 4 * kSumSquaresThreads));
+}
+constexpr int64_t MatrixSquaresBytes(int64_t matrices, int64_t numel) {
+  return matrices * MatrixSquaresBlocks(numel) * 8;
+}
+
 // expert_slots counts pairs by tiles: i32 [tiles, E].
 inline constexpr int64_t kSlotTile = 1024;
 constexpr int64_t ExpertSlotsBytes(int64_t pairs, int64_t experts) {

@@ -22,6 +22,10 @@ std::string ToString(const char* name, const MatrixKey& m) {
 
 }  // namespace
 
+int64_t AlignmentOf(int64_t bytes) {
+  return bytes == 0 ? kWidestAlignment : std::min(kWidestAlignment, bytes & -bytes);
+}
+
 MatrixKey MatrixKeyOf(const Layout& layout) {
   MR_CHECK_EQ(layout.rank, 2, "rank of a matrix, {}", ToString(layout));
   const auto [rows, cols] = std::pair(layout.dims[0], layout.dims[1]);
@@ -35,8 +39,7 @@ MatrixKey MatrixKeyOf(const Layout& layout) {
     key.transposed = true;
     key.ld = std::max({layout.strides[1], rows, int64_t{1}});
   }
-  const int64_t bytes = key.ld * Bytes(layout.dtype);
-  key.alignment = std::min(kWidestAlignment, bytes & -bytes);
+  key.alignment = AlignmentOf(key.ld * Bytes(layout.dtype));
   return key;
 }
 
@@ -101,10 +104,14 @@ std::string ToString(const MatmulKey& key) {
   const std::string operands =
       key.b_operands ? fmt::format("{} by {}", Name(key.operands), Name(*key.b_operands))
                      : std::string(Name(key.operands));
-  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}", operands, key.m, key.n, key.k,
+  const BatchKey& batch = key.batch;
+  return fmt::format("{} {} x {} x {} -> {}{}{}{}{}{}{}", operands, key.m, key.n, key.k,
                      Name(key.result), ToString("a", key.a), ToString("b", key.b),
                      ToString("out", key.out), key.bias ? ", bias" : "",
-                     key.gelu_grad ? ", GELU's gradient" : "");
+                     key.gelu_grad ? ", GELU's gradient" : "",
+                     batch.count == 1 ? ""
+                                      : fmt::format(", {} that lie {}, {} and {} apart",
+                                                    batch.count, batch.a, batch.b, batch.out));
 }
 
 size_t HashOf(const MatmulKey& key) {
@@ -121,6 +128,7 @@ size_t HashOf(const MatmulKey& key) {
   mix(static_cast<int64_t>(DTypeOfB(key)));
   for (const MatrixKey* matrix : {&key.a, &key.b, &key.out})
     mix(matrix->ld * 8 + static_cast<int64_t>(matrix->scales) * 2 + matrix->transposed);
+  mix(key.batch.count);
   return hash;
 }
 

@@ -9,11 +9,13 @@
 //            its row stride.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "kernels/ops/model_ops.h"
@@ -45,6 +47,13 @@ struct MatrixKey {
   auto operator<=>(const MatrixKey&) const = default;
 };
 
+// Products of one shape at once, and how many elements the matrices of an operand lie apart.
+struct BatchKey {
+  int64_t count = 1;
+  int64_t a = 0, b = 0, out = 0;  // of one product: 0
+  auto operator<=>(const BatchKey&) const = default;
+};
+
 // out [m,n] = a [m,k] * b [k,n] (+ bias [n] in out's dtype, or times GELU's derivative at a matrix
 // of out's dtype and layout); out is never transposed.
 struct MatmulKey {
@@ -55,6 +64,7 @@ struct MatmulKey {
   bool bias = false;
   bool gelu_grad = false;
   std::optional<DType> b_operands = {};  // where b has another dtype than a: FP8 alone
+  BatchKey batch = {};
   auto operator<=>(const MatmulKey&) const = default;
 };
 inline DType DTypeOfB(const MatmulKey& key) { return key.b_operands.value_or(key.operands); }
@@ -63,10 +73,23 @@ inline DType DTypeOfB(const MatmulKey& key) { return key.b_operands.value_or(key
 std::string ToString(const MatmulKey& key);
 size_t HashOf(const MatmulKey& key);
 
+// The power of two that divides so many bytes, at most the widest that a kernel asks for.
+int64_t AlignmentOf(int64_t bytes);
 // Throws Error(kInternal) when neither stride is 1.
 MatrixKey MatrixKeyOf(const Layout& layout);
 // Of an operand of a product in FP8: a, or b's transpose, [lines, sum].
 KeyScales KeyScalesOf(const Layout& operand, const Layout& scales, Scaling scaling);
+
+// The first of the matrices [I,R,C] of a view.
+template <class V>
+V MatrixOf(V view) {
+  Layout& layout = view.layout;
+  layout = {.dtype = layout.dtype,
+            .rank = 2,
+            .dims = {layout.dims[1], layout.dims[2]},
+            .strides = {layout.strides[1], layout.strides[2]}};
+  return view;
+}
 
 template <class V>
 V TransposedView(V view) {
@@ -110,6 +133,21 @@ struct Product {
     return key;
   }
 };
+
+// The products of an op whose operands are not empty, as one call.
+template <class V>
+MatmulKey BatchedKeyOf(const BatchedMatmulOp<V>& op) {
+  MatmulKey key = Product<V>{MatrixOf(op.a), MatrixOf(op.b), MatrixOf(op.out)}.key(false);
+  key.batch.count = op.out.layout.dims[0];
+  if (key.batch.count > 1)
+    key.batch = {key.batch.count, op.a.layout.strides[0], op.b.layout.strides[0],
+                 op.out.layout.strides[0]};
+  for (auto [matrix, apart, dtype] : {std::tuple(&key.a, key.batch.a, key.operands),
+                                      {&key.b, key.batch.b, key.operands},
+                                      {&key.out, key.batch.out, key.result}})
+    matrix->alignment = std::min(matrix->alignment, AlignmentOf(apart * Bytes(dtype)));
+  return key;
+}
 
 // How a GEMM library is used for a matmul.
 enum class MatmulRoute {

@@ -300,6 +300,25 @@ struct MatmulOp : MatmulAttrs {
   }
 };
 
+// out[i,m,n] = sum over k of a[i,m,k] * b[i,k,n]: products of equal shapes at once, each of the
+// matrices as MatmulOp's, at any distance from the next.
+// a [I,M,K], b [I,K,N], of one dtype, f32 or bf16; out [I,M,N] of that or f32, with neighbours in a
+// row. Sums are f32, with one rounding. On the CPU every product has MatmulOp's bits; on CUDA its
+// bits may depend on how many there are.
+template <class V>
+struct BatchedMatmulOp : NoAttrs {
+  using Attrs = NoAttrs;
+  static constexpr const char* kName = "batched_matmul";
+  V a, b, out, scratch;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.a, Access::kRead, "a");
+    f(s.b, Access::kRead, "b");
+    f(s.out, Access::kWrite, "out");
+    f(s.scratch, Access::kScratch, "scratch");
+  }
+};
+
 // out[n] (=|+=) sum over m of x[m,n]: the gradient of a bias.
 // x any [M,N] (row-strided), out any [N]. magnitude: of x.
 struct ColumnSumAttrs {

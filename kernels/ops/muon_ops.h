@@ -1,6 +1,6 @@
 // Argument structs of Muon's kernel ops (arXiv 2502.16982; torch.optim.Muon): momentum, and the
-// Newton-Schulz iteration that makes a matrix nearly orthogonal. Its products are MatmulOps; what
-// lies between them is here. Conventions as in step_ops.h.
+// Newton-Schulz iteration that makes a matrix nearly orthogonal. Its products are BatchedMatmulOps;
+// what lies between them is here. Conventions as in step_ops.h.
 #pragma once
 
 #include <array>
@@ -35,8 +35,10 @@ struct MuonMomentumOp : MuonMomentumAttrs {
   }
 };
 
-// x[i] *= 1 / max(sqrt(sum_squares[0]), eps): no singular value of the matrix is above 1 then.
-// x any [n], sum_squares f64 [1].
+// Matrices, each divided by its own norm: out = x * (1 / max(sqrt(sum of squares of x), eps)), so
+// that no singular value is above 1. Squares add up in f64, with one rounding of the factor to f32.
+// x any [G,J,N], a matrix of N elements behind the other in each of G groups; out any [G*J,N],
+// dense.
 struct MuonNormaliseAttrs {
   double eps = 1e-7;
   bool operator==(const MuonNormaliseAttrs&) const = default;
@@ -45,17 +47,18 @@ template <class V>
 struct MuonNormaliseOp : MuonNormaliseAttrs {
   using Attrs = MuonNormaliseAttrs;
   static constexpr const char* kName = "muon_normalise";
-  V sum_squares, x;
+  V x, out, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
-    f(s.sum_squares, Access::kRead, "sum_squares");
-    f(s.x, Access::kAccumulate, "x");
+    f(s.x, Access::kRead, "x");
+    f(s.out, Access::kWrite, "out");
+    f(s.scratch, Access::kScratch, "scratch");
   }
 };
 
 // out = a*I + b*gram + c*square: what one step of the iteration multiplies its matrix X by, of
-// gram = X X^T (or X^T X) and its square.   gram, square, out any [R,R], dense. In f32, one
-// rounding.
+// gram = X X^T (or X^T X) and its square.   gram, square, out any [I,R,R], dense: of I matrices. In
+// f32, one rounding.
 struct MuonPolynomialAttrs {
   std::array<double, 3> coefficients = {3.4445, -4.7750, 2.0315};  // a, b, c
   bool operator==(const MuonPolynomialAttrs&) const = default;

@@ -35,6 +35,7 @@
   OP(Quantize, quantize)                           \
   OP(Turn, turn)                                   \
   OP(Matmul, matmul)                               \
+  OP(BatchedMatmul, batched_matmul)                \
   OP(ColumnSum, column_sum)                        \
   OP(RopeTable, rope_table)                        \
   OP(Rope, rope)                                   \

@@ -358,15 +358,25 @@ ExchangeForm ExchangesOf(const Trial& trial, const KeptForm& kept) {
 
 namespace {
 
+// A flat that is `n` times the same parameters: a shard has whole matrices.
+bool Repeats(const FlatForm& flat, int64_t n) {
+  const size_t count = flat.params.size(), each = count / static_cast<size_t>(n);
+  if (count != each * static_cast<size_t>(n)) return false;
+  for (size_t i = each; i < count; ++i)
+    if (flat.params[i] != flat.params[i - each] || flat.columns[i] != flat.columns[i - each])
+      return false;
+  return true;
+}
+
 // Of each round of Muon's on n ranks, one flat of equal blocks for each, the ranks' shards of all
-// of them out and back: n - 1 shards each way, in the dtype of computing.
+// of them out and back: n - 1 shards each way, in the dtype of computing. A flat of which each rank
+// has as many equal blocks is not sent.
 ExchangeForm MuonExchangesOf(const Trial& trial) {
   std::map<std::pair<std::vector<int64_t>, int64_t>, int64_t> alike;  // by elements, shard
-  for (const FlatForm& flat : FlatsOf(trial))
-    if (flat.muon) ++alike[{flat.params, flat.shard}];
-  ExchangeForm form;
   const int64_t n = ShardAxis(trial) * ContextAxis(trial) * ExpertAxis(trial);
-  if (n == 1) return form;
+  for (const FlatForm& flat : FlatsOf(trial))
+    if (flat.muon && !Repeats(flat, n)) ++alike[{flat.params, flat.shard}];
+  ExchangeForm form;
   for (const auto& [flat, count] : alike) {
     const int64_t exchanges = 2 * ((count + n - 1) / n);
     form.pieces += exchanges;

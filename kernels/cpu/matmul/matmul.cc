@@ -11,6 +11,7 @@
 #include "kernels/cpu/matmul/gemm.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/ops/matmul_key.h"
 
 namespace millrace::cpu {
 namespace {
@@ -258,6 +259,26 @@ void Matmul(const MatmulOp<TensorView>& op, Stream&) {
   Check(op);
   Multiply(op);
   RaiseMagnitude(op.magnitude, op.out);
+}
+
+void BatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream) {
+  for (const auto& [view, name] : {std::pair{&op.a, "a"}, {&op.b, "b"}, {&op.out, "out"}}) {
+    MR_CHECK_EQ(view->layout.rank, 3, "batched matmul: rank of {}", name);
+    MR_CHECK_EQ(view->dim(0), op.out.dim(0), "batched matmul: matrices of {}", name);
+  }
+  MR_CHECK(op.a.dtype() == op.b.dtype(), "batched matmul of {} by {}: one dtype is allowed",
+           ToString(op.a.layout), ToString(op.b.layout));
+  const auto matrix = [](const TensorView& view, int64_t i) {
+    TensorView of = MatrixOf(view);
+    of.data += i * view.stride(0) * Bytes(view.dtype());
+    return of;
+  };
+  MatmulOp<TensorView> product;
+  product.scratch = op.scratch;
+  for (int64_t i = 0; i < op.out.dim(0); ++i) {
+    product.a = matrix(op.a, i), product.b = matrix(op.b, i), product.out = matrix(op.out, i);
+    Matmul(product, stream);
+  }
 }
 
 }  // namespace millrace::cpu

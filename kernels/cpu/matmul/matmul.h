@@ -1,4 +1,4 @@
-// kernels/ops/model_ops.h: MatmulOp, on the CPU.
+// kernels/ops/model_ops.h: MatmulOp and BatchedMatmulOp, on the CPU.
 //
 // The f32 product of a tile is complete before anything else happens to it: bias, activation,
 // rounding, addition to the destination. Tiles depend on shapes and operand dtypes only, so
@@ -12,5 +12,6 @@
 namespace millrace::cpu {
 
 void Matmul(const MatmulOp<TensorView>& op, Stream& stream);
+void BatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/step/statistics.h"
 #include "runtime/base/step_scalars.h"
 
 namespace millrace::cpu {
@@ -52,41 +53,55 @@ void MuonMomentum(const MuonMomentumOp<TensorView>& op, Stream&) {
   });
 }
 
-void MuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream&) {
-  const int64_t n = op.x.numel();
-  const Row x = DenseRow(op.x, n, "x");
-  MR_CHECK(op.sum_squares.dtype() == DType::kF64 && op.sum_squares.numel() == 1,
-           "muon: sum_squares is {}; f64 [1] is needed", ToString(op.sum_squares.layout));
-  const float factor = Single(1 / std::max(std::sqrt(*op.sum_squares.as<double>()), op.eps));
-  ForChunks(n, [&](int64_t begin, int64_t count) {
-    float wide[kChunk], buffer[kChunk];
-    const float* const in = Load(x, begin, count, wide);
-    float* const to = Target(x, begin, buffer);
+void MuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
+  const int64_t groups = op.x.dim(0), of_group = op.x.dim(1), n = op.x.dim(2);
+  MR_CHECK(n <= 1 || (op.x.stride(2) == 1 && (of_group <= 1 || op.x.stride(1) == n)),
+           "muon: x is {}; the matrices of a group lie end to end", ToString(op.x.layout));
+  MR_CHECK(op.out.layout.rank == 2 && op.out.dim(0) == groups * of_group && op.out.dim(1) == n,
+           "muon: out is {}, x is {}", ToString(op.out.layout), ToString(op.x.layout));
+  const Row all = DenseRow(op.out, groups * of_group * n, "out");
+  CheckFloat(op.x, "x");
+  double squares = 0;
+  SumSquaresOp<TensorView> sum;
+  sum.out = {reinterpret_cast<std::byte*>(&squares), DenseLayout(DType::kF64, {1})};
+  for (int64_t matrix = 0; matrix < groups * of_group; ++matrix) {
+    const Row x = RowAt(op.x, matrix / of_group, matrix % of_group);
+    sum.x = {x.data, DenseLayout(x.dtype, {n})};
+    SumSquares(sum, stream);
+    const float factor = Single(1 / std::max(std::sqrt(squares), op.eps));
+    const Row out{all.data + matrix * n * Bytes(all.dtype), 1, all.dtype};
+    ForChunks(n, [&](int64_t begin, int64_t count) {
+      float wide[kChunk], buffer[kChunk];
+      const float* const in = Load(x, begin, count, wide);
+      float* const to = Target(out, begin, buffer);
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) to[i] = in[i] * factor;
-    Store(x, begin, count, to);
-  });
+      for (int64_t i = 0; i < count; ++i) to[i] = in[i] * factor;
+      Store(out, begin, count, to);
+    });
+  }
 }
 
 void MuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream&) {
-  const int64_t rows = op.out.dim(0), n = rows * rows;
-  MR_CHECK_EQ(op.out.dim(1), rows, "muon: columns of out");
+  const int64_t rows = op.out.dim(1), square_numel = rows * rows, n = op.out.dim(0) * square_numel;
+  MR_CHECK_EQ(op.out.dim(2), rows, "muon: columns of out");
   const Row gram = DenseRow(op.gram, n, "gram"), square = DenseRow(op.square, n, "square"),
             out = DenseRow(op.out, n, "out");
   const auto& [a_of, b_of, c_of] = op.coefficients;
   const float a = Single(a_of), b = Single(b_of), c = Single(c_of);
-  ForChunks(n, [&](int64_t begin, int64_t count) {
-    float grams[kChunk], squares[kChunk], buffer[kChunk];
-    const float *const g = Load(gram, begin, count, grams), *const s =
-                                                                Load(square, begin, count, squares);
-    float* const to = Target(out, begin, buffer);
+  for (int64_t first = 0; first < n; first += square_numel)
+    ForChunks(square_numel, [&](int64_t chunk, int64_t count) {
+      const int64_t begin = first + chunk;
+      float grams[kChunk], squares[kChunk], buffer[kChunk];
+      const float* const g = Load(gram, begin, count, grams);
+      const float* const s = Load(square, begin, count, squares);
+      float* const to = Target(out, begin, buffer);
 #pragma omp simd
-    for (int64_t i = 0; i < count; ++i) to[i] = b * g[i] + c * s[i];
-    const int64_t step = rows + 1;  // from one place on the diagonal to the next
-    for (int64_t at = (begin + step - 1) / step * step; at < begin + count; at += step)
-      to[at - begin] += a;
-    Store(out, begin, count, to);
-  });
+      for (int64_t i = 0; i < count; ++i) to[i] = b * g[i] + c * s[i];
+      const int64_t step = rows + 1;  // from one place on the diagonal to the next
+      for (int64_t at = (chunk + step - 1) / step * step; at < chunk + count; at += step)
+        to[at - chunk] += a;
+      Store(out, begin, count, to);
+    });
 }
 
 void MuonUpdate(const MuonUpdateOp<TensorView>& op, Stream&) {

@@ -241,4 +241,25 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   }
 }
 
+void CudaBatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream) {
+  for (const TensorView* view : {&op.a, &op.b, &op.out})
+    MR_CHECK_EQ(view->layout.rank, 3, "batched matmul: rank of {}", ToString(view->layout));
+  MR_CHECK(op.a.dim(0) == op.out.dim(0) && op.b.dim(0) == op.out.dim(0) &&
+               op.a.dim(1) == op.out.dim(1) && op.b.dim(2) == op.out.dim(2) &&
+               op.a.dim(2) == op.b.dim(1),
+           "batched matmul of {} by {} into {}", ToString(op.a.layout), ToString(op.b.layout),
+           ToString(op.out.layout));
+  MR_CHECK((op.a.dtype() == DType::kF32 || op.a.dtype() == DType::kBF16) &&
+               op.b.dtype() == op.a.dtype() &&
+               (op.out.dtype() == op.a.dtype() || op.out.dtype() == DType::kF32),
+           "batched matmul of {} by {} into {}: f32 or bf16, into f32 or the same, is allowed",
+           ToString(op.a.layout), ToString(op.b.layout), ToString(op.out.layout));
+  MR_CHECK(op.out.dim(2) <= 1 || op.out.stride(2) == 1, "batched matmul: out is {}",
+           ToString(op.out.layout));
+  MR_CHECK(op.a.numel() > 0 && op.b.numel() > 0, "batched matmul of {} by {}: nothing to multiply",
+           ToString(op.a.layout), ToString(op.b.layout));
+  CudaStream& queue = AsCuda(stream);
+  queue.device().Attached<MatmulPlans>().Run(op, queue.get());
+}
+
 }  // namespace millrace

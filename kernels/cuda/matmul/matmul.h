@@ -27,6 +27,9 @@ namespace millrace {
 // MatmulRoute (kernels/ops/matmul_key.h).
 void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream);
 
+// One launch of cuBLASLt for all matrices. f32 operands go into f32.
+void CudaBatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream);
+
 // Rows are summed in f32 in an order that depends on the shape and on x's dtype only.
 void CudaColumnSum(const ColumnSumOp<TensorView>& op, Stream& stream);
 

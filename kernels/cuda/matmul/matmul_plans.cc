@@ -112,19 +112,27 @@ std::string Describe(const cublasLtMatmulAlgo_t& algo) {
 }
 
 MatmulProblem::Matrix MatmulProblem::MakeMatrix(DType dtype, int64_t rows, int64_t cols,
-                                                const MatrixKey& key) {
+                                                const MatrixKey& key, int64_t count,
+                                                int64_t apart) {
   if (!key.transposed) std::swap(rows, cols);  // a row of ours is a column of the library
   cublasLtMatrixLayout_t layout = nullptr;
   MR_CUBLAS(cublasLtMatrixLayoutCreate(&layout, TypeOf(dtype), static_cast<uint64_t>(rows),
                                        static_cast<uint64_t>(cols), key.ld));
-  return Matrix(layout);
+  Matrix matrix(layout);
+  if (count == 1) return matrix;
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, const auto& value) {
+    MR_CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value));
+  };
+  set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(count));
+  set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, apart);
+  return matrix;
 }
 
 MatmulProblem::MatmulProblem(const MatmulKey& key)
     : key_(key),
-      first_(MakeMatrix(DTypeOfB(key), key.k, key.n, key.b)),
-      second_(MakeMatrix(key.operands, key.m, key.k, key.a)),
-      result_(MakeMatrix(key.result, key.m, key.n, key.out)) {
+      first_(MakeMatrix(DTypeOfB(key), key.k, key.n, key.b, key.batch.count, key.batch.b)),
+      second_(MakeMatrix(key.operands, key.m, key.k, key.a, key.batch.count, key.batch.a)),
+      result_(MakeMatrix(key.result, key.m, key.n, key.out, key.batch.count, key.batch.out)) {
   cublasLtMatmulDesc_t desc = nullptr;
   // f32 operands stay f32: this compute type does not allow TF32.
   MR_CUBLAS(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -263,17 +271,24 @@ bool MatmulPlans::RunWithGeluGrad(const MatmulOp<TensorView>& op, cudaStream_t s
   return true;
 }
 
+MatmulPlans::Plan& MatmulPlans::PlanOf(const MatmulKey& key) {
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  MatmulProblem problem(key);
+  const MatmulAlgorithm algorithm = problem.Suggestions(handle_, kMatmulSuggestions).front();
+  return plans_.emplace(key, Plan{std::move(problem), algorithm}).first->second;
+}
+
 void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bias, Update update,
                       const TensorView& workspace, cudaStream_t stream) {
-  const MatmulKey key = operands.key(static_cast<bool>(bias));
-  auto found = plans_.find(key);
-  if (found == plans_.end()) {
-    MatmulProblem problem(key);
-    const MatmulAlgorithm algorithm = problem.Suggestions(handle_, kMatmulSuggestions).front();
-    found = plans_.emplace(key, Plan{std::move(problem), algorithm}).first;
-  }
-  found->second.problem.Run(handle_, found->second.algorithm, operands, bias.data, update,
-                            workspace, stream);
+  Plan& plan = PlanOf(operands.key(static_cast<bool>(bias)));
+  plan.problem.Run(handle_, plan.algorithm, operands, bias.data, update, workspace, stream);
+}
+
+void MatmulPlans::Run(const BatchedMatmulOp<TensorView>& op, cudaStream_t stream) {
+  Plan& plan = PlanOf(BatchedKeyOf(op));
+  plan.problem.Run(handle_, plan.algorithm, {MatrixOf(op.a), MatrixOf(op.b), MatrixOf(op.out)},
+                   nullptr, Update::kOverwrite, op.scratch, stream);
 }
 
 }  // namespace millrace

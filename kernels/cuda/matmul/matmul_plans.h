@@ -55,7 +55,8 @@ class MatmulProblem {
   // The algorithm with these hex digits, or Error(kInvalidArgument), which names the product: the
   // library refuses it, so the digits come from another version or device.
   MatmulAlgorithm FromHex(cublasLtHandle_t handle, const std::string& hex) const;
-  // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)). `extra`: the bias or pre that the key asks
+  // Enqueues out (=|+=) a b (+ bias | * GELU'(pre)), of a batch all products, whose first matrices
+  // the operands are. `extra`: the bias or pre that the key asks
   // for. Addresses are aligned as the key says (extra and scales of FP8: 16 bytes), MR_CHECKed.
   void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
            const Product<TensorView>& operands, const std::byte* extra, Update update,
@@ -69,7 +70,9 @@ class MatmulProblem {
   using Matrix =
       std::unique_ptr<cublasLtMatrixLayoutOpaque_t,
                       Destroy<cublasLtMatrixLayoutOpaque_t, cublasLtMatrixLayoutDestroy>>;
-  static Matrix MakeMatrix(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key);
+  // One of `count` matrices that lie `apart` elements from each other.
+  static Matrix MakeMatrix(DType dtype, int64_t rows, int64_t cols, const MatrixKey& key,
+                           int64_t count, int64_t apart);
   void SetExtra(const std::byte* extra);
   void SetScales(const std::byte* a, const std::byte* b);
 
@@ -100,6 +103,8 @@ class MatmulPlans {
   // As MatmulProblem::Run, with the product's own algorithm.
   void Run(const Product<TensorView>& operands, const TensorView& bias, Update update,
            const TensorView& workspace, cudaStream_t stream);
+  // All of the op's products. Its operands are not empty, and out is not transposed.
+  void Run(const BatchedMatmulOp<TensorView>& op, cudaStream_t stream);
 
   cublasLtHandle_t handle() const { return handle_; }
   // "cuBLASLt 130100".
@@ -114,6 +119,9 @@ class MatmulPlans {
     size_t operator()(const MatmulKey& key) const { return HashOf(key); }
   };
   using Plans = std::unordered_map<MatmulKey, Plan, KeyHash>;
+
+  // Made now, with the library's first suggestion, where there is none yet.
+  Plan& PlanOf(const MatmulKey& key);
 
   cublasLtHandle_t handle_ = nullptr;
   std::string device_name_;

@@ -4,6 +4,8 @@
 
 #include "kernels/cuda/step/muon_launch.h"
 #include "kernels/cuda/step/shard_part.h"
+#include "kernels/cuda/views.h"
+#include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -38,18 +40,28 @@ void CudaMuonMomentum(const MuonMomentumOp<TensorView>& op, Stream& stream) {
 
 void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   MuonNormaliseArgs args;
-  args.n = op.x.numel();
-  args.x = FlatOf(op.x, "x");
-  args.sum_squares = DoublesOf(op.sum_squares, 1, "sum_squares");
+  args.groups = op.x.dim(0), args.of_group = op.x.dim(1), args.n = op.x.dim(2);
+  args.group_stride = op.x.stride(0);
+  const int64_t matrices = args.groups * args.of_group;
+  MR_CHECK(op.out.layout.rank == 2 && op.out.dim(0) == matrices && op.out.dim(1) == args.n,
+           "muon: out is {}, x is {}", ToString(op.out.layout), ToString(op.x.layout));
+  MR_CHECK(args.of_group <= 1 || op.x.stride(1) == args.n,
+           "muon: x is {}; the matrices of a group lie end to end", ToString(op.x.layout));
+  args.x = SequenceOf(op.x, "x").rows;
+  args.out = RowsOf(op.out, "out");
+  MR_CHECK(op.out.layout.contiguous(), "muon: out is {}", ToString(op.out.layout));
+  MR_CHECK_LE(matrices, 65535, "muon: matrices at once");
+  args.partials = reinterpret_cast<double*>(
+      ScratchOf(op.scratch, MatrixSquaresBytes(matrices, args.n), "muon_normalise"));
   args.eps = op.eps;
   LaunchMuonNormalise(args, LaunchOn(stream));
 }
 
 void CudaMuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream) {
   MuonPolynomialArgs args;
-  args.rows = op.out.dim(0);
-  MR_CHECK_EQ(op.out.dim(1), args.rows, "muon: columns of out");
-  args.n = args.rows * args.rows;
+  args.rows = op.out.dim(1);
+  MR_CHECK_EQ(op.out.dim(2), args.rows, "muon: columns of out");
+  args.n = op.out.dim(0) * args.rows * args.rows;
   args.gram = Checked(op.gram, args.n, "gram");
   args.square = Checked(op.square, args.n, "square");
   args.out = Checked(op.out, args.n, "out");

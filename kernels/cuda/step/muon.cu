@@ -1,6 +1,7 @@
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/muon_launch.h"
+#include "kernels/ops/cuda_blocking.h"
 
 namespace millrace::cuda {
 namespace {
@@ -55,24 +56,6 @@ struct Momentum {
   }
 };
 
-struct Normalise {
-  const MuonNormaliseArgs& a;
-  float factor;
-
-  __device__ explicit Normalise(const MuonNormaliseArgs& args) : a(args) {
-    factor = Single(__ddiv_rn(1, fmax(__dsqrt_rn(*args.sum_squares), args.eps)));
-  }
-
-  template <int W>
-  __device__ __forceinline__ void Run(int64_t unit) const {
-    float x[W];
-    LoadFloats<W>(a.x, unit, x);
-#pragma unroll
-    for (int i = 0; i < W; ++i) x[i] = __fmul_rn(x[i], factor);
-    StoreFloats<W>(a.x, unit, x);
-  }
-};
-
 struct Polynomial {
   const MuonPolynomialArgs& a;
 
@@ -82,10 +65,11 @@ struct Polynomial {
   __device__ __forceinline__ void Run(int64_t unit) const {
     float gram[W], square[W], out[W];
     LoadFloats<W>(a.gram, unit, gram), LoadFloats<W>(a.square, unit, square);
+    const int64_t of_matrix = a.rows * a.rows;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
       out[i] = __fadd_rn(__fmul_rn(a.b, gram[i]), __fmul_rn(a.c, square[i]));
-      if ((unit * W + i) % (a.rows + 1) == 0) out[i] = __fadd_rn(out[i], a.a);
+      if ((unit * W + i) % of_matrix % (a.rows + 1) == 0) out[i] = __fadd_rn(out[i], a.a);
     }
     StoreFloats<W>(a.out, unit, out);
   }
@@ -129,6 +113,97 @@ __global__ void __launch_bounds__(kFlatThreads) MuonKernel(const __grid_constant
   if (W > 1 && blockIdx.x == 0 && last < a.n) op.template Run<1>(last);
 }
 
+// Elements of quad q of a matrix of n, the absent ones zero. A matrix's sum has one order, however
+// it is read.
+template <bool kWide>
+__device__ __forceinline__ void LoadQuad(const Rows& matrix, int64_t q, int64_t n, float (&v)[4]) {
+  if (kWide && q * 4 + 4 <= n) return LoadFloats<4>(matrix, q, v);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float one[1] = {0.0f};
+    if (q * 4 + i < n) LoadFloats<1>(matrix, q * 4 + i, one);
+    v[i] = one[0];
+  }
+}
+
+__device__ __forceinline__ Rows From(Rows rows, int64_t element) {
+  rows.data += element * (rows.bf16 ? 2 : 4);
+  return rows;
+}
+__device__ __forceinline__ Rows MatrixOf(const MuonNormaliseArgs& a, int64_t matrix) {
+  return From(a.x, matrix / a.of_group * a.group_stride + matrix % a.of_group * a.n);
+}
+
+// Block (b, m): of matrix m the quads of threads b * threads + t, then every (blocks * threads)-th.
+template <bool kWide>
+__global__ void __launch_bounds__(kSumSquaresThreads)
+    SquaresKernel(const __grid_constant__ MuonNormaliseArgs a) {
+  BeginKernel();
+  __shared__ double shared[32];
+  const Rows x = MatrixOf(a, blockIdx.y);
+  double sum[4] = {};
+  for (int64_t q = blockIdx.x * int64_t{kSumSquaresThreads} + threadIdx.x; q * 4 < a.n;
+       q += int64_t{gridDim.x} * kSumSquaresThreads) {
+    float v[4];
+    LoadQuad<kWide>(x, q, a.n, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);
+  }
+  const double total =
+      BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
+  if (threadIdx.x == 0) a.partials[blockIdx.y * int64_t{gridDim.x} + blockIdx.x] = total;
+}
+
+// Quads that a thread of the kernel below moves, so that the sum ahead of them is a small part.
+constexpr int kQuadsOfThread = 8;
+
+template <bool kWide>
+__global__ void __launch_bounds__(kFlatThreads)
+    NormaliseKernel(const __grid_constant__ MuonNormaliseArgs a, int blocks) {
+  BeginKernel();
+  __shared__ float shared_factor;
+  if (threadIdx.x == 0) {
+    double squares = 0;
+    for (int b = 0; b < blocks; ++b)
+      squares = __dadd_rn(squares, a.partials[blockIdx.y * int64_t{blocks} + b]);
+    shared_factor = Single(__ddiv_rn(1, fmax(__dsqrt_rn(squares), a.eps)));
+  }
+  __syncthreads();
+  const float factor = shared_factor;
+  const Rows x = MatrixOf(a, blockIdx.y), out = From(a.out, blockIdx.y * a.n);
+#pragma unroll
+  for (int i = 0; i < kQuadsOfThread; ++i) {
+    const int64_t q =
+        (blockIdx.x * int64_t{kQuadsOfThread} + i) * kFlatThreads + threadIdx.x;
+    float v[4];
+    LoadQuad<kWide>(x, q, a.n, v);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = __fmul_rn(v[j], factor);
+    if (kWide && q * 4 + 4 <= a.n) {
+      StoreFloats<4>(out, q, v);
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      if (q * 4 + j < a.n) {
+        const float one[1] = {v[j]};
+        StoreFloats<1>(out, q * 4 + j, one);
+      }
+  }
+}
+
+template <bool kWide>
+void LaunchNormalise(const MuonNormaliseArgs& args, const Launch& launch) {
+  const auto matrices = static_cast<unsigned>(args.groups * args.of_group);
+  const auto blocks = static_cast<unsigned>(MatrixSquaresBlocks(args.n));
+  LaunchKernel(launch, dim3(blocks, matrices), kSumSquaresThreads, 0, SquaresKernel<kWide>, args);
+  const int64_t quads = CeilDiv(args.n, int64_t{4});
+  LaunchKernel(
+      launch,
+      dim3(static_cast<unsigned>(CeilDiv(quads, int64_t{kFlatThreads * kQuadsOfThread})), matrices),
+      kFlatThreads, 0, NormaliseKernel<kWide>, args, static_cast<int>(blocks));
+}
+
 template <class Op, class Args>
 void LaunchOver(const Args& args, std::initializer_list<Rows> rows, const Launch& launch) {
   if (args.n == 0) return;
@@ -149,7 +224,12 @@ void LaunchMuonMomentum(const MuonMomentumArgs& args, const Launch& launch) {
   LaunchOver<Momentum>(args, {args.grad, args.m, args.out}, launch);
 }
 void LaunchMuonNormalise(const MuonNormaliseArgs& args, const Launch& launch) {
-  LaunchOver<Normalise>(args, {args.x}, launch);
+  if (args.n == 0 || args.groups * args.of_group == 0) return;
+  // Matrices of x begin where SequenceOf has looked; those of out, which is dense, as its rows do.
+  if (args.x.wide && args.out.wide)
+    LaunchNormalise<true>(args, launch);
+  else
+    LaunchNormalise<false>(args, launch);
 }
 void LaunchMuonPolynomial(const MuonPolynomialArgs& args, const Launch& launch) {
   LaunchOver<Polynomial>(args, {args.gram, args.square, args.out}, launch);

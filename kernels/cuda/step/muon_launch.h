@@ -1,5 +1,5 @@
-// The border between muon.cc and muon.cu. All views are flat, n elements, f32 or bf16; zero launch
-// nothing.
+// The border between muon.cc and muon.cu. Views are flat, n elements, f32 or bf16, where nothing
+// else is said; zero launch nothing.
 #pragma once
 
 #include "kernels/cuda/views.h"
@@ -15,18 +15,21 @@ struct MuonMomentumArgs {
 };
 void LaunchMuonMomentum(const MuonMomentumArgs& args, const Launch& launch);
 
+// Matrices of n elements; the j-th of group g is at g * group_stride + j * n of x, and at
+// (g * of_group + j) * n of out.
 struct MuonNormaliseArgs {
-  Rows x;
-  const double* sum_squares = nullptr;
-  int64_t n = 0;
+  Rows x, out;
+  int64_t n = 0, groups = 0, of_group = 0, group_stride = 0;
+  double* partials = nullptr;  // [matrices, MatrixSquaresBlocks(n)]
   double eps = 0;
 };
 void LaunchMuonNormalise(const MuonNormaliseArgs& args, const Launch& launch);
 
-// Of `rows` rows and as many columns.
+// Matrices of `rows` rows and as many columns, end to end.
 struct MuonPolynomialArgs {
   Rows gram, square, out;
-  int64_t rows = 0, n = 0;
+  int64_t n = 0;
+  int64_t rows = 0;
   float a = 0, b = 0, c = 0;
 };
 void LaunchMuonPolynomial(const MuonPolynomialArgs& args, const Launch& launch);

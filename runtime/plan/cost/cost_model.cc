@@ -33,6 +33,10 @@ void Refine(const QuantizeOp<View>& op, OpCost& cost) {
   if (op.scales.layout.numel() == 1 && !op.magnitude)
     cost.read_bytes += op.x.layout.numel() * Bytes(op.x.layout.dtype);
 }
+// Of x, the squares are summed before it is read again.
+void Refine(const MuonNormaliseOp<View>& op, OpCost& cost) {
+  cost.read_bytes += op.x.layout.numel() * Bytes(op.x.layout.dtype);
+}
 // Writes x only when a fault is injected.
 void Refine(const FiniteScanOp<View>& op, OpCost& cost) {
   cost.write_bytes -= op.x.layout.numel() * Bytes(op.x.layout.dtype);
@@ -59,8 +63,8 @@ bool IsNarrow(const View& a, const View& b) {
 
 template <class Op>
 inline constexpr bool kIsProduct =
-    std::is_same_v<Op, MatmulOp<View>> || std::is_same_v<Op, GroupedMatmulOp<View>> ||
-    std::is_same_v<Op, GroupedWeightGradOp<View>>;
+    std::is_same_v<Op, MatmulOp<View>> || std::is_same_v<Op, BatchedMatmulOp<View>> ||
+    std::is_same_v<Op, GroupedMatmulOp<View>> || std::is_same_v<Op, GroupedWeightGradOp<View>>;
 
 // Of the operands.
 template <class Op>
@@ -79,6 +83,11 @@ double ArithmeticSeconds(const Op&, const OpCost& cost, const Machine& machine) 
 double ArithmeticSeconds(const MatmulOp<View>& op, const OpCost&, const Machine& machine) {
   const Layout& out = op.out.layout;
   return ProductSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], op.a.layout.dims[1]);
+}
+double ArithmeticSeconds(const BatchedMatmulOp<View>& op, const OpCost&, const Machine& machine) {
+  const Layout& out = op.out.layout;
+  return GroupedSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], out.dims[2],
+                        op.a.layout.dims[2]);
 }
 double ArithmeticSeconds(const GroupedMatmulOp<View>& op, const OpCost&, const Machine& machine) {
   const Layout &a = op.a.layout, &b = op.b.layout;

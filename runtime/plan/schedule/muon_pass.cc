@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 #include <utility>
 
@@ -12,38 +13,27 @@
 namespace millrace {
 namespace {
 
-View MatrixView(const View& flat, const MuonMatrix& matrix) {
-  View view = flat;
-  view.offset += matrix.begin;
-  view.layout = DenseLayout(flat.layout.dtype, {matrix.rows, matrix.columns});
+View Slice(View view, int64_t begin, std::initializer_list<int64_t> dims) {
+  view.offset += begin;
+  view.layout = DenseLayout(view.layout.dtype, dims);
   return view;
 }
 
-View Elements(const View& flat, const MuonMatrix& matrix) {
-  View view = MatrixView(flat, matrix);
-  view.layout = DenseLayout(flat.layout.dtype, {matrix.numel()});
-  return view;
-}
-
-View SquareView(BufferId buffer, DType dtype, int64_t rows) {
-  View view = WholeView(buffer, dtype, rows * rows);
-  view.layout = DenseLayout(dtype, {rows, rows});
-  return view;
-}
-
+// The transposes of matrices [I,R,C].
 View Turned(View view) {
-  std::swap(view.layout.dims[0], view.layout.dims[1]);
-  std::swap(view.layout.strides[0], view.layout.strides[1]);
+  std::swap(view.layout.dims[1], view.layout.dims[2]);
+  std::swap(view.layout.strides[1], view.layout.strides[2]);
   return view;
 }
 
+// Of a matrix with more rows than columns the products are from the right.
+bool IsTall(const MuonShape& shape) { return shape.rows > shape.columns; }
 // The side of the gram matrix.
-int64_t SideOf(const MuonMatrix& matrix) { return std::min(matrix.rows, matrix.columns); }
+int64_t SideOf(const MuonShape& shape) { return std::min(shape.rows, shape.columns); }
 
 // What an orthogonal matrix is multiplied by, beside the learning rate.
-double AdjustmentOf(MuonAdjust adjust, const MuonMatrix& matrix) {
-  const double rows = static_cast<double>(matrix.rows),
-               columns = static_cast<double>(matrix.columns);
+double AdjustmentOf(MuonAdjust adjust, const MuonShape& shape) {
+  const double rows = static_cast<double>(shape.rows), columns = static_cast<double>(shape.columns);
   if (adjust == MuonAdjust::kOriginal) return std::sqrt(std::max(1.0, rows / columns));
   return 0.2 * std::sqrt(std::max(rows, columns));
 }
@@ -52,168 +42,231 @@ double AdjustmentOf(MuonAdjust adjust, const MuonMatrix& matrix) {
 
 MuonPass::MuonPass(StepBuilder& builder, const GradPass& grads)
     : b_(builder), grads_(grads), dtype_(builder.layout.precision.compute) {
-  for (MuonRound& round : MuonRoundsOf(b_.layout))
-    rounds_.push_back({std::move(round), {}, {}, {}, {}});
+  for (std::vector<MuonRound>& rounds : MuonBatchesOf(b_.layout, b_.options.muon.batch_numel)) {
+    Batch& batch = batches_.emplace_back();
+    batch.shapes = MuonShapesOf(rounds);
+    batch.rounds = std::move(rounds);
+    for (const MuonRound& round : batch.rounds) batch.numel += round.numel;
+  }
 }
 
 void MuonPass::Emit() {
-  if (rounds_.empty()) return;
+  if (batches_.empty()) return;
   AddWork();
-  Collect(rounds_.front());
-  for (size_t r = 0; r < rounds_.size(); ++r) {
-    if (r + 1 < rounds_.size()) Collect(rounds_[r + 1]);
-    Orthogonalise(rounds_[r]);
-    SendBack(rounds_[r]);
-    if (r > 0) Update(rounds_[r - 1]);
+  Collect(batches_.front());
+  for (size_t i = 0; i < batches_.size(); ++i) {
+    if (i + 1 < batches_.size()) Collect(batches_[i + 1]);
+    Orthogonalise(batches_[i]);
+    SendBack(batches_[i]);
+    if (i > 0) Update(batches_[i - 1]);
   }
-  Update(rounds_.back());
+  Update(batches_.back());
 }
 
 void MuonPass::AddWork() {
-  int64_t side = 0;
-  for (const Round& round : rounds_)
-    for (const MuonMatrix& matrix : round.of.matrices) side = std::max(side, SideOf(matrix));
-  const auto add = [&](const char* name, int64_t bytes) {
-    return b_.AddBuffer(fmt::format("muon_{}", name), bytes, BufferClass::kOptimizer,
-                        BufferScope::kStep);
+  int64_t numel = 0, squares = 0;
+  for (const Batch& batch : batches_)
+    for (const MuonShape& shape : batch.shapes) {
+      const int64_t side = SideOf(shape);
+      numel = std::max(numel, shape.matrices() * shape.rows * shape.columns);
+      squares = std::max(squares, shape.matrices() * side * side);
+    }
+  const auto add = [&](const char* name, int64_t elements, DType dtype) {
+    return b_.AddBuffer(fmt::format("muon_{}", name), elements * Bytes(dtype),
+                        BufferClass::kOptimizer, BufferScope::kStep);
   };
-  gram_ = add("gram", side * side * Bytes(dtype_));
-  square_ = add("square", side * side * Bytes(DType::kF32));
-  polynomial_ = add("polynomial", side * side * Bytes(dtype_));
-  sum_ = add("sum_squares", Bytes(DType::kF64));
+  x_ = add("normal", numel, dtype_);
+  if (b_.options.muon.steps > 1) y_ = add("stepped", numel, dtype_);
+  gram_ = add("gram", squares, dtype_);
+  square_ = add("square", squares, DType::kF32);
+  polynomial_ = add("polynomial", squares, dtype_);
 }
 
-std::string MuonPass::Label(const char* what, const Round& round) const {
-  return fmt::format("{}/{}", what, FlatOf(round).name);
+View MuonPass::Work(BufferId buffer, DType dtype, int64_t matrices, int64_t rows,
+                    int64_t columns) const {
+  return Slice(WholeView(buffer, dtype, 0), 0, {matrices, rows, columns});
 }
 
-View MuonPass::NewFlat(const char* what, const Round& round) {
-  const int64_t numel = FlatOf(round).padded_numel;
-  return WholeView(b_.AddBuffer(Label(what, round), numel * Bytes(dtype_), BufferClass::kOptimizer,
-                                BufferScope::kStep),
-                   dtype_, numel);
+std::string MuonPass::Label(const char* what, const Batch& batch) const {
+  return fmt::format("{}/{}", what, FlatOf(batch).name);
 }
 
-View MuonPass::ShardOf(const View& shards, size_t place, const Round& round) const {
-  View shard = shards;
-  shard.offset = static_cast<int64_t>(place) * FlatOf(round).shard_numel;
-  shard.layout = DenseLayout(dtype_, {FlatOf(round).shard_numel});
-  return shard;
+View MuonPass::NewBuffer(const char* what, const Batch& batch) {
+  return WholeView(b_.AddBuffer(Label(what, batch), batch.numel * Bytes(dtype_),
+                                BufferClass::kOptimizer, BufferScope::kStep),
+                   dtype_, batch.numel);
 }
 
-void MuonPass::Collect(Round& round) {
-  const FlatParam& flat = FlatOf(round);
-  const bool exchanges = b_.Shards(round.of.flats[0]) > 1;
-  round.x = NewFlat("muon_x", round);
-  round.sent = exchanges ? NewFlat("muon_sent", round) : round.x;
-  for (size_t i = 0; i < round.of.flats.size(); ++i) {
-    const FlatId id = round.of.flats[i];
+template <class F>
+void MuonPass::ForEachRound(const Batch& batch, F&& f) const {
+  int64_t begin = 0;
+  for (const MuonRound& round : batch.rounds) {
+    f(round, begin);
+    begin += round.numel;
+  }
+}
+
+template <class F>
+void MuonPass::ForEachShard(const Batch& batch, const View& shards, F&& f) const {
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    for (const FlatId id : round.flats) {
+      const int64_t numel = b_.layout.flat(id).shard_numel;
+      f(id, Slice(shards, begin, {numel}));
+      begin += numel;
+    }
+  });
+}
+
+void MuonPass::Collect(Batch& batch) {
+  batch.x = NewBuffer("muon_x", batch);
+  batch.sent = batch.exchanged() ? NewBuffer("muon_sent", batch) : batch.x;
+  ForEachShard(batch, batch.sent, [&](FlatId id, const View& shard) {
+    const FlatParam& flat = b_.layout.flat(id);
     MuonMomentumOp<View> op;
     op.grad = grads_.final_grad(id);
     op.scalars = b_.State("scalars");
     op.m = b_.Slot("muon_m", id);
-    op.out = ShardOf(round.sent, i, round);
+    op.out = shard;
     op.momentum = b_.options.muon.momentum;
     op.nesterov = b_.options.muon.nesterov;
     op.shard_axes = flat.shard;
-    b_.Emit(op, StreamId::kCompute, "muon_momentum/" + b_.layout.flat(id).name,
-            b_.layout.flat(id).key.unit);
-  }
-  if (!exchanges) return;
-  const int64_t used = static_cast<int64_t>(round.of.flats.size()) * flat.shard_numel;
-  if (used < flat.padded_numel) {
+    b_.Emit(op, StreamId::kCompute, "muon_momentum/" + flat.name, flat.key.unit);
+  });
+  if (!batch.exchanged()) return;
+  std::vector<Range> idle;
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    const int64_t used = std::ssize(round.flats) * b_.layout.flat(round.flats.front()).shard_numel;
+    if (used < round.numel) idle.push_back({begin + used, begin + round.numel});
+  });
+  if (!idle.empty()) {
     ZeroRangesOp<View> zero;
-    zero.flat = round.sent;
-    zero.ranges =
-        std::make_shared<const std::vector<Range>>(std::vector<Range>{{used, flat.padded_numel}});
-    b_.Emit(zero, StreamId::kCompute, Label("muon_idle", round), flat.key.unit);
+    zero.flat = batch.sent;
+    zero.ranges = std::make_shared<const std::vector<Range>>(std::move(idle));
+    b_.Emit(zero, StreamId::kCompute, Label("muon_idle", batch), UnitOf(batch));
   }
-  Exchange("muon_collect", round, round.sent, round.x);
+  Exchange("muon_collect", batch, batch.sent, batch.x);
 }
 
-void MuonPass::Orthogonalise(Round& round) {
-  const FlatParam& flat = FlatOf(round);
+void MuonPass::Orthogonalise(Batch& batch) {
+  batch.home = NewBuffer("muon_home", batch);
+  ZeroGaps(batch);
+  for (const MuonShape& shape : batch.shapes) Orthogonalise(batch, shape);
+}
+
+// What no matrix covers of the results, which weights follow.
+void MuonPass::ZeroGaps(const Batch& batch) {
+  std::vector<Range> gaps;
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    for (const Range& gap : round.gaps) gaps.push_back({begin + gap.begin, begin + gap.end});
+  });
+  if (gaps.empty()) return;
+  ZeroRangesOp<View> zero;
+  zero.flat = batch.home;
+  zero.ranges = std::make_shared<const std::vector<Range>>(std::move(gaps));
+  b_.Emit(zero, StreamId::kCompute, Label("muon_gaps", batch), UnitOf(batch));
+}
+
+// A step is X = a X + b G X + c G G X, G = X X^T; of a matrix with more rows than columns the same
+// from the right, with the smaller X^T X.
+void MuonPass::Orthogonalise(const Batch& batch, const MuonShape& shape) {
   const MuonHyper& muon = b_.options.muon;
-  round.y = NewFlat("muon_y", round);
-  // Where the last step writes y, nobody has written its gaps; those of x came with the shards.
-  if (muon.steps % 2 == 1 && !flat.gaps.empty()) {
-    ZeroRangesOp<View> zero;
-    zero.flat = round.y;
-    zero.ranges = std::make_shared<const std::vector<Range>>(flat.gaps);
-    b_.Emit(zero, StreamId::kCompute, Label("muon_gaps", round), flat.key.unit);
+  Normalise(batch, shape);
+  const auto work = [&](BufferId buffer) {
+    return Work(buffer, dtype_, shape.matrices(), shape.rows, shape.columns);
+  };
+  View from = work(x_);
+  for (int step = 0; step + 1 < muon.steps; ++step) {
+    const View polynomial = PolynomialOf(batch, shape, from, 1),
+               to = work(from.buffer == x_ ? y_ : x_);
+    EmitProduct("muon_step", batch, IsTall(shape) ? from : polynomial,
+                IsTall(shape) ? polynomial : from, to);
+    from = to;
   }
-  for (const MuonMatrix& matrix : round.of.matrices) {
-    SumSquaresOp<View> sum;
-    sum.x = Elements(round.x, matrix);
-    sum.out = WholeView(sum_, DType::kF64, 1);
-    b_.Emit(sum, StreamId::kCompute, Label("muon_norm", round), flat.key.unit);
-    MuonNormaliseOp<View> normalise;
-    normalise.sum_squares = sum.out;
-    normalise.x = sum.x;
-    normalise.eps = muon.eps;
-    b_.Emit(normalise, StreamId::kCompute, Label("muon_normalise", round), flat.key.unit);
-    for (int step = 0; step < muon.steps; ++step) {
-      const bool last = step + 1 == muon.steps;
-      Step(round, matrix, step % 2 == 0 ? round.x : round.y, step % 2 == 0 ? round.y : round.x,
-           last ? AdjustmentOf(muon.adjust, matrix) : 1);
+  StoreProducts(batch, shape, from,
+                PolynomialOf(batch, shape, from, AdjustmentOf(muon.adjust, shape)));
+}
+
+void MuonPass::Normalise(const Batch& batch, const MuonShape& shape) {
+  const int64_t numel = shape.rows * shape.columns;
+  int64_t first = 0;
+  for (const MuonRun& run : shape.runs) {
+    MuonNormaliseOp<View> op;
+    op.x = Slice(batch.x, run.begin, {run.count, run.matrices, numel});
+    if (run.count > 1) op.x.layout.strides[0] = run.apart;
+    op.out = Slice(WholeView(x_, dtype_, 0), first * numel, {run.size(), numel});
+    op.eps = b_.options.muon.eps;
+    b_.Emit(op, StreamId::kCompute, Label("muon_normalise", batch), UnitOf(batch));
+    first += run.size();
+  }
+}
+
+// `scale` times a + b G + c G G of each of the matrices.
+View MuonPass::PolynomialOf(const Batch& batch, const MuonShape& shape, const View& x,
+                            double scale) {
+  const int64_t count = shape.matrices(), side = SideOf(shape);
+  const View gram = Work(gram_, dtype_, count, side, side);
+  EmitProduct("muon_gram", batch, IsTall(shape) ? Turned(x) : x, IsTall(shape) ? x : Turned(x),
+              gram);
+  const View square = Work(square_, DType::kF32, count, side, side);
+  EmitProduct("muon_square", batch, gram, gram, square);
+  MuonPolynomialOp<View> op;
+  op.gram = gram;
+  op.square = square;
+  op.out = Work(polynomial_, dtype_, count, side, side);
+  op.coefficients = b_.options.muon.coefficients;
+  for (double& coefficient : op.coefficients) coefficient *= scale;
+  b_.Emit(op, StreamId::kCompute, Label("muon_polynomial", batch), UnitOf(batch));
+  return op.out;
+}
+
+// The last step: its results go where the matrices came from.
+void MuonPass::StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
+                             const View& polynomial) {
+  const int64_t rows = shape.rows, columns = shape.columns, side = SideOf(shape);
+  int64_t first = 0;
+  for (const MuonRun& run : shape.runs)
+    for (int64_t i = 0; i < run.count; ++i) {
+      const View from = Slice(x, first * rows * columns, {run.matrices, rows, columns}),
+                 by = Slice(polynomial, first * side * side, {run.matrices, side, side});
+      EmitProduct("muon_last", batch, IsTall(shape) ? from : by, IsTall(shape) ? by : from,
+                  Slice(batch.home, run.begin + i * run.apart, {run.matrices, rows, columns}));
+      first += run.matrices;
     }
-  }
-  if (muon.steps % 2 == 1) std::swap(round.x, round.y);
 }
 
-// to = scale * (a X + b G X + c G G X), X the matrix in `from`, G = X X^T; of a matrix with more
-// rows than columns the same from the right, with the smaller X^T X.
-void MuonPass::Step(const Round& round, const MuonMatrix& matrix, const View& from, const View& to,
-                    double scale) {
-  const UnitId unit = FlatOf(round).key.unit;
-  const View x = MatrixView(from, matrix);
-  const bool tall = matrix.rows > matrix.columns;
-  const int64_t side = SideOf(matrix);
-  MatmulOp<View> gram;
-  gram.a = tall ? Turned(x) : x;
-  gram.b = tall ? x : Turned(x);
-  gram.out = SquareView(gram_, dtype_, side);
-  b_.Emit(gram, StreamId::kCompute, Label("muon_gram", round), unit);
-  MatmulOp<View> square;
-  square.a = square.b = gram.out;
-  square.out = SquareView(square_, DType::kF32, side);
-  b_.Emit(square, StreamId::kCompute, Label("muon_square", round), unit);
-  MuonPolynomialOp<View> polynomial;
-  polynomial.gram = gram.out;
-  polynomial.square = square.out;
-  polynomial.out = SquareView(polynomial_, dtype_, side);
-  polynomial.coefficients = b_.options.muon.coefficients;
-  for (double& coefficient : polynomial.coefficients) coefficient *= scale;
-  b_.Emit(polynomial, StreamId::kCompute, Label("muon_polynomial", round), unit);
-  MatmulOp<View> product;
-  product.a = tall ? x : polynomial.out;
-  product.b = tall ? polynomial.out : x;
-  product.out = MatrixView(to, matrix);
-  b_.Emit(product, StreamId::kCompute, Label("muon_step", round), unit);
+void MuonPass::EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
+                           const View& out) {
+  BatchedMatmulOp<View> op;
+  op.a = a;
+  op.b = b;
+  op.out = out;
+  b_.Emit(op, StreamId::kCompute, Label(what, batch), UnitOf(batch));
 }
 
-void MuonPass::Exchange(const char* what, const Round& round, const View& sent,
+void MuonPass::Exchange(const char* what, const Batch& batch, const View& sent,
                         const View& received) {
-  AllToAllOp<View> op;
-  op.sent = sent;
-  op.received = received;
-  op.axes = FlatOf(round).shard;
-  b_.Emit(op, StreamId::kReduce, Label(what, round), FlatOf(round).key.unit);
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    const FlatParam& flat = b_.layout.flat(round.flats.front());
+    AllToAllOp<View> op;
+    op.sent = Slice(sent, begin, {round.numel});
+    op.received = Slice(received, begin, {round.numel});
+    op.axes = flat.shard;
+    b_.Emit(op, StreamId::kReduce, fmt::format("{}/{}", what, flat.name), flat.key.unit);
+  });
 }
 
-void MuonPass::SendBack(Round& round) {
-  round.back = round.x;
-  if (b_.Shards(round.of.flats[0]) == 1) return;
-  round.back = NewFlat("muon_back", round);
-  Exchange("muon_return", round, round.x, round.back);
+void MuonPass::SendBack(Batch& batch) {
+  batch.back = batch.home;
+  if (!batch.exchanged()) return;
+  batch.back = NewBuffer("muon_back", batch);
+  Exchange("muon_return", batch, batch.home, batch.back);
 }
 
-void MuonPass::Update(const Round& round) {
-  for (size_t i = 0; i < round.of.flats.size(); ++i) {
-    const FlatId id = round.of.flats[i];
+void MuonPass::Update(const Batch& batch) {
+  ForEachShard(batch, batch.back, [&](FlatId id, const View& shard) {
     const FlatParam& flat = b_.layout.flat(id);
     MuonUpdateOp<View> op;
-    op.ortho = ShardOf(round.back, i, round);
+    op.ortho = shard;
     op.scalars = b_.State("scalars");
     op.master = b_.Master(id);
     op.compute = b_.Compute(id);
@@ -223,7 +276,7 @@ void MuonPass::Update(const Round& round) {
     if (op.segments) op.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
     op.shard_axes = flat.shard;
     b_.Emit(op, StreamId::kCompute, "muon_update/" + flat.name, flat.key.unit);
-  }
+  });
 }
 
 }  // namespace millrace

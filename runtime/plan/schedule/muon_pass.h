@@ -1,11 +1,13 @@
 // Muon in a step: the ops of the update of all flats of UpdateRule::kMuon. Internal to
 // runtime/plan.
 //
-// Of each round (runtime/plan/layout/muon_rounds.h) every rank forms what its shards follow, an
-// all-to-all makes of these one whole flat on each rank, the matrices in it are made orthogonal one
-// by one, another all-to-all brings the shards of the results home, and the weights follow them.
-// What a rank receives of round k + 1 is under way while it works on round k, and so is what it
-// sends back of round k - 1.
+// Of each batch of rounds (runtime/plan/layout/muon_rounds.h) every rank forms what its shards
+// follow. Of a round that is exchanged, an all-to-all makes of these one whole flat on each rank.
+// The matrices in it are normalised into one buffer for each shape and made orthogonal there, a
+// shape at a time, but for the last step, which writes them where they came from. Another
+// all-to-all brings the shards of the results home, and the weights follow them. What a rank
+// receives of batch k + 1 is under way while it works on batch k, and so is what it sends back of
+// batch k - 1; rounds of one batch are sent while the next are formed.
 //
 // Precision  The momentum is f32. Matrices, and products with them, have the dtype that the model
 //            computes in: f32, or bf16 as PyTorch's Muon always has. A gram matrix has that dtype,
@@ -30,35 +32,52 @@ class MuonPass {
   void Emit();
 
  private:
-  // A round and its buffers: shards for all ranks, the flat that is this rank's, twice, of which
-  // steps read one and write the other, and shards from all ranks. Without an exchange the flat is
-  // both.
-  struct Round {
-    MuonRound of;
-    View sent, x, y, back;
+  // A batch and its buffers, its rounds end to end in each: shards for all ranks, what this rank
+  // works on, the same made orthogonal, and shards from all ranks. Without an exchange two each.
+  struct Batch {
+    std::vector<MuonRound> rounds;
+    std::vector<MuonShape> shapes;
+    int64_t numel = 0;
+    View sent, x, home, back;
+    bool exchanged() const { return rounds.front().exchanged; }
   };
 
-  const FlatParam& FlatOf(const Round& round) const { return b_.layout.flat(round.of.flats[0]); }
-  std::string Label(const char* what, const Round& round) const;
-  View NewFlat(const char* what, const Round& round);
-  View ShardOf(const View& shards, size_t place, const Round& round) const;
+  const FlatParam& FlatOf(const Batch& batch) const {
+    return b_.layout.flat(batch.rounds.front().flats.front());
+  }
+  std::string Label(const char* what, const Batch& batch) const;
+  UnitId UnitOf(const Batch& batch) const { return FlatOf(batch).key.unit; }
+  View NewBuffer(const char* what, const Batch& batch);
+  // f(round, where it begins in the batch's buffers).
+  template <class F>
+  void ForEachRound(const Batch& batch, F&& f) const;
+  // f(flat, its shard of `shards`).
+  template <class F>
+  void ForEachShard(const Batch& batch, const View& shards, F&& f) const;
   void AddWork();
+  View Work(BufferId buffer, DType dtype, int64_t matrices, int64_t rows, int64_t columns) const;
 
-  void Collect(Round& round);
-  void Orthogonalise(Round& round);
-  void Step(const Round& round, const MuonMatrix& matrix, const View& from, const View& to,
-            double scale);
-  void Exchange(const char* what, const Round& round, const View& sent, const View& received);
-  void SendBack(Round& round);
-  void Update(const Round& round);
+  void Collect(Batch& batch);
+  void Orthogonalise(Batch& batch);
+  void Orthogonalise(const Batch& batch, const MuonShape& shape);
+  void Normalise(const Batch& batch, const MuonShape& shape);
+  View PolynomialOf(const Batch& batch, const MuonShape& shape, const View& x, double scale);
+  void StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
+                     const View& polynomial);
+  void EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
+                   const View& out);
+  void ZeroGaps(const Batch& batch);
+  void Exchange(const char* what, const Batch& batch, const View& sent, const View& received);
+  void SendBack(Batch& batch);
+  void Update(const Batch& batch);
 
   StepBuilder& b_;
   const GradPass& grads_;
   const DType dtype_;
-  std::vector<Round> rounds_;
-  // For a matrix at a time: its gram matrix, that one's square, the polynomial of both, and the sum
-  // of its squares.
-  BufferId gram_, square_, polynomial_, sum_;
+  std::vector<Batch> batches_;
+  // For the matrices of a shape: they themselves, twice, of which steps read one and write the
+  // other; their gram matrices, the squares of these, and the polynomials of both.
+  BufferId x_, y_, gram_, square_, polynomial_;
 };
 
 }  // namespace millrace

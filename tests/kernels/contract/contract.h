@@ -35,6 +35,7 @@ void NormGradContract(const Subject& subject);
 void HeadNormContract(const Subject& subject);
 void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);
+void BatchedMatmulContract(const Subject& subject);
 void MatmulGeluGradContract(const Subject& subject);
 void QuantizeContract(const Subject& subject);
 void TurnContract(const Subject& subject);

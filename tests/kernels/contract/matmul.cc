@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "kernels/ops/matmul_key.h"
 #include "tests/kernels/contract/contract.h"
@@ -261,6 +262,66 @@ void ColumnSumContract(const Subject& subject) {
           op.update == Update::kAccumulate ? static_cast<float>(Get(old, c)) + sum : sum);
     }
     CHECK(SameBits(op.out, expected));
+  }
+}
+
+namespace {
+
+// Matrices by rows or by columns, end to end or apart.
+TensorView PickMatrices(Memory& memory, Random& random, DType dtype, int64_t count, int64_t rows,
+                        int64_t cols, bool by_rows) {
+  const bool turned = !by_rows && Flip(random);
+  const int64_t lines = turned ? cols : rows, length = turned ? rows : cols,
+                apart = lines * length + (Flip(random) ? Pick(random, 1, 40) : 0);
+  TensorView view = memory.NewRandom(random, dtype, {count, apart});
+  view.layout.rank = 3;
+  view.layout.dims = {count, rows, cols};
+  view.layout.strides = {apart, turned ? 1 : length, turned ? length : 1};
+  return view;
+}
+
+TensorView MatrixAt(TensorView view, int64_t i) {
+  view.data = AddressOf(view, {i});
+  return MatrixOf(view);
+}
+
+}  // namespace
+
+void BatchedMatmulContract(const Subject& subject) {
+  Random random(26);
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    Memory memory;
+    const int64_t count = repeat % 6 == 0 ? 1 : Pick(random, 2, 5);
+    const int64_t m = PickSize(random), n = PickSize(random),
+                  k = repeat % 10 == 3 ? 2049 : PickSize(random);
+    const DType operands = PickFloat(random);
+    BatchedMatmulOp<TensorView> op{};
+    op.a = PickMatrices(memory, random, operands, count, m, k, /*by_rows=*/false);
+    op.b = PickMatrices(memory, random, operands, count, k, n, /*by_rows=*/false);
+    op.out = PickMatrices(memory, random, Flip(random) ? DType::kF32 : operands, count, m, n,
+                          /*by_rows=*/true);
+    if (repeat % 4 == 2 && m <= k) {  // a gram matrix: both operands are one
+      op.b = op.a;
+      std::swap(op.b.layout.dims[1], op.b.layout.dims[2]);
+      std::swap(op.b.layout.strides[1], op.b.layout.strides[2]);
+      op.out = PickMatrices(memory, random, op.out.dtype(), count, m, m, /*by_rows=*/true);
+    }
+    Reference reference;
+    ForEach(op.out.layout, [&](const Index& i) {
+      SumOf sum;
+      for (int64_t j = 0; j < k; ++j) sum.Add(Get(op.a, i[0], i[1], j) * Get(op.b, i[0], j, i[2]));
+      reference.push_back({sum.value, sum.bound()});
+    });
+    Run(subject, memory, subject.table.batched_matmul, op);
+    CheckNear(op.out, reference, "batched matmul");
+    if (subject.backend != Backend::kCpu) continue;
+    for (int64_t i = 0; i < count; ++i) {
+      MatmulOp<TensorView> alone{};
+      alone.a = MatrixAt(op.a, i), alone.b = MatrixAt(op.b, i);
+      alone.out = memory.New(op.out.dtype(), {op.out.dim(1), op.out.dim(2)});
+      Run(subject, memory, subject.table.matmul, alone);
+      CHECK(SameBits(alone.out, MatrixAt(op.out, i)));
+    }
   }
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -89,21 +90,47 @@ void MuonMomentumContract(const Subject& subject) {
 
 void MuonNormaliseContract(const Subject& subject) {
   Random random(94);
-  for (int repeat = 0; repeat < 40; ++repeat) {
+  for (int repeat = 0; repeat < 60; ++repeat) {
     Memory memory;
+    const int64_t groups = Pick(random, 1, 3), of_group = Pick(random, 1, 4),
+                  n = repeat % 20 == 7 ? Pick(random, 30000, 70000)
+                                       : std::max<int64_t>(SizeOf(random, repeat), 1);
     MuonNormaliseOp<TensorView> op{};
-    op.x = memory.NewRandom(random, PickFloat(random), {SizeOf(random, repeat)});
-    op.sum_squares = memory.New(DType::kF64, {1});
-    const double squares = repeat % 5 == 4 ? 0 : repeat % 5 == 3 ? 1e-16 : 7.5;
-    op.eps = 1e-3;
-    Set(op.sum_squares, {0}, squares);
-    Reference x;
-    for (int64_t i = 0; i < op.x.dim(0); ++i) {
-      const double value = Get(op.x, i) / std::max(std::sqrt(squares), op.eps);
-      x.push_back({value, 2 * kU * std::abs(value)});
+    // Between the groups lies what others normalise.
+    const int64_t between = Pick(random, 0, 2) * Pick(random, 1, 40);
+    op.x = memory.NewRandom(random, PickFloat(random), {groups, of_group * n + between});
+    op.x.layout.rank = 3;
+    op.x.layout.dims = {groups, of_group, n};
+    op.x.layout.strides = {of_group * n + between, n, 1};
+    op.out = memory.New(PickFloat(random), {groups * of_group, n});
+    op.eps = repeat % 5 == 4 ? 1e6 : 1e-3;
+    if (repeat % 5 == 3)
+      for (int64_t i = 0; i < n; ++i) Set(op.x, {0, 0, i}, 0);
+    Reference out;
+    for (int64_t matrix = 0; matrix < groups * of_group; ++matrix) {
+      const int64_t g = matrix / of_group, j = matrix % of_group;
+      long double squares = 0;
+      for (int64_t i = 0; i < n; ++i)
+        squares += static_cast<long double>(Get(op.x, g, j, i)) * Get(op.x, g, j, i);
+      const double norm = std::max(std::sqrt(static_cast<double>(squares)), op.eps);
+      for (int64_t i = 0; i < n; ++i) {
+        const double value = Get(op.x, g, j, i) / norm;
+        out.push_back({value, 3 * kU * std::abs(value)});
+      }
     }
     Run(subject, memory, subject.table.muon_normalise, op);
-    CheckNear(op.x, x, "x");
+    CheckNear(op.out, out, "out");
+
+    // A matrix has the same bits among others as alone.
+    MuonNormaliseOp<TensorView> last = op;
+    last.x.data = AddressOf(op.x, {groups - 1, of_group - 1});
+    last.x.layout = DenseLayout(op.x.dtype(), {1, 1, n});
+    last.out = memory.New(op.out.dtype(), {1, n});
+    Run(subject, memory, subject.table.muon_normalise, last);
+    TensorView among = op.out;
+    among.data = AddressOf(op.out, {groups * of_group - 1});
+    among.layout = last.out.layout;
+    CHECK(SameBits(last.out, among));
   }
 }
 
@@ -111,22 +138,21 @@ void MuonPolynomialContract(const Subject& subject) {
   Random random(95);
   for (int repeat = 0; repeat < 40; ++repeat) {
     Memory memory;
-    const int64_t rows = repeat == 0 ? 1 : PickSize(random);
+    const int64_t rows = repeat == 0 ? 1 : PickSize(random), matrices = Pick(random, 1, 4);
     MuonPolynomialOp<TensorView> op{};
-    op.gram = memory.NewRandom(random, PickFloat(random), {rows, rows});
-    op.square = memory.NewRandom(random, PickFloat(random), {rows, rows});
-    op.out = memory.New(PickFloat(random), {rows, rows});
+    op.gram = memory.NewRandom(random, PickFloat(random), {matrices, rows, rows});
+    op.square = memory.NewRandom(random, PickFloat(random), {matrices, rows, rows});
+    op.out = memory.New(PickFloat(random), {matrices, rows, rows});
     if (Flip(random)) op.coefficients = {3, -4, 1.75};
     const auto [a, b, c] = op.coefficients;
     Reference out;
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < rows; ++j) {
-        SumOf sum;
-        sum.Add(b * Get(op.gram, i, j));
-        sum.Add(c * Get(op.square, i, j));
-        if (i == j) sum.Add(a);
-        out.push_back({sum.value, sum.bound(2)});
-      }
+    ForEach(op.out.layout, [&](const Index& i) {
+      SumOf sum;
+      sum.Add(b * Get(op.gram, i));
+      sum.Add(c * Get(op.square, i));
+      if (i[1] == i[2]) sum.Add(a);
+      out.push_back({sum.value, sum.bound(2)});
+    });
     Run(subject, memory, subject.table.muon_polynomial, op);
     CheckNear(op.out, out, "out");
   }

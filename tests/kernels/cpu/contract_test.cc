@@ -41,6 +41,7 @@ TEST_CASE("head_norm") { HeadNormContract(Cpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Cpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Cpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Cpu().subject); }
+TEST_CASE("batched_matmul") { BatchedMatmulContract(Cpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Cpu().subject); }
 TEST_CASE("turn") { TurnContract(Cpu().subject); }
 TEST_CASE("flat encoding") { FlatEncodingContract(Cpu().subject); }

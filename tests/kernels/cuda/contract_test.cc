@@ -42,6 +42,7 @@ TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }
 TEST_CASE("matmul rounds and adds the complete product") { MatmulUpdateContract(Gpu().subject); }
+TEST_CASE("batched_matmul") { BatchedMatmulContract(Gpu().subject); }
 TEST_CASE("quantize") { QuantizeContract(Gpu().subject); }
 TEST_CASE("turn") { TurnContract(Gpu().subject); }
 TEST_CASE("flat encoding") { FlatEncodingContract(Gpu().subject); }

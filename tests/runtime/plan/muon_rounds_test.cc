@@ -75,6 +75,7 @@ TEST_CASE("blocks take turns, each once, and a last round may be short", "[plan]
     CHECK(rounds.size() == static_cast<size_t>((5 + shards - 1) / shards));
     std::vector<FlatId> owned;
     for (const MuonRound& round : rounds) {
+      CHECK(round.exchanged == (shards > 1));
       CHECK(round.flats.size() <= static_cast<size_t>(shards));
       owned.insert(owned.end(), round.flats.begin(), round.flats.end());
     }
@@ -92,6 +93,82 @@ TEST_CASE("flats of another form are rounds of their own", "[plan][muon]") {
   const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
   CHECK(rounds.size() == 4);
   for (const MuonRound& round : rounds) CHECK(round.flats.size() == 1);
+}
+
+// Blocks of a unit: how many, whether their shards are alike, and what is in one then.
+TEST_CASE("ranks keep the matrices that their shards have whole, where shards are alike",
+          "[plan][muon]") {
+  const auto rounds_of = [](int64_t blocks, int shards, ModelOptions o = test::TinyLlama(4)) {
+    o.blocks_per_unit = blocks;
+    return MuonRoundsOf(LayoutOf(o, {1, shards}));
+  };
+  const Sizes block = SizesOf(rounds_of(1, 1).front());
+  for (const auto& [blocks, shards] : {std::pair(4, 4), {4, 2}, {2, 2}, {2, 1}}) {
+    CAPTURE(blocks, shards);
+    const std::vector<MuonRound> rounds = rounds_of(blocks, shards);
+    CHECK(rounds.size() == static_cast<size_t>(4 / blocks));
+    Sizes expected;
+    for (int i = 0; i < blocks / shards; ++i)
+      expected.insert(expected.end(), block.begin(), block.end());
+    int64_t covered = 0;
+    for (const MuonRound& round : rounds) {
+      CHECK(!round.exchanged);
+      CHECK(round.flats.size() == 1);
+      CHECK(SizesOf(round) == expected);
+      covered = 0;
+      for (const MuonMatrix& matrix : round.matrices) covered += matrix.numel();
+      for (const Range& gap : round.gaps) covered += gap.end - gap.begin;
+      CHECK(covered == round.numel);
+    }
+  }
+  // A rank would have parts of a block, or another number of blocks than the next.
+  for (const auto& [blocks, shards] : {std::pair(1, 2), {2, 4}, {4, 3}, {2, 3}})
+    for (const MuonRound& round : rounds_of(blocks, shards)) CHECK(round.exchanged);
+  // As many elements, but other matrices.
+  for (const MuonRound& round : rounds_of(2, 2, test::Unequal(test::TinyLlama())))
+    CHECK(round.exchanged);
+}
+
+TEST_CASE("batches are even, of rounds that go together, and as long as they are told",
+          "[plan][muon]") {
+  const ShardLayout layout = LayoutOf(test::TinyGpt2(7), {1, 2});
+  const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
+  REQUIRE(rounds.size() == 4);
+  const int64_t numel = rounds[0].numel;
+  const auto sizes = [&](int64_t most) {
+    std::vector<size_t> found;
+    std::vector<MuonRound> all;
+    for (const std::vector<MuonRound>& batch : MuonBatchesOf(layout, most)) {
+      found.push_back(batch.size());
+      all.insert(all.end(), batch.begin(), batch.end());
+    }
+    CHECK(all == rounds);
+    return found;
+  };
+  CHECK(sizes(4 * numel) == std::vector<size_t>{4});
+  CHECK(sizes(4 * numel - 1) == std::vector<size_t>{2, 2});
+  CHECK(sizes(numel + 1) == std::vector<size_t>{1, 1, 2});
+  CHECK(sizes(1) == std::vector<size_t>{1, 1, 1, 1});
+}
+
+TEST_CASE("matrices of one shape are one batch, wherever they lie", "[plan][muon]") {
+  const MuonRound round{.flats = {},
+                        .exchanged = false,
+                        .numel = 100,
+                        .matrices = {{0, 3, 4}, {12, 3, 4}, {24, 4, 3}, {40, 3, 4}, {60, 3, 4}},
+                        .gaps = {}};
+  const std::vector<MuonShape> shapes = MuonShapesOf({round, round, round});
+  REQUIRE(shapes.size() == 2);
+  CHECK(shapes[0].rows == 3);
+  CHECK(shapes[0].matrices() == 12);
+  CHECK(shapes[0].runs == std::vector<MuonRun>{{0, 1, 0, 2},
+                                               {40, 2, 20, 1},
+                                               {100, 1, 0, 2},
+                                               {140, 2, 20, 1},
+                                               {200, 1, 0, 2},
+                                               {240, 2, 20, 1}});
+  CHECK(shapes[1].columns == 3);
+  CHECK(shapes[1].runs == std::vector<MuonRun>{{24, 3, 100, 1}});
 }
 
 TEST_CASE("experts are matrices of their own, and a split by experts leaves them whole",
@@ -137,20 +214,24 @@ int CountOf(const StepPlan& plan) {
   return count;
 }
 
-TEST_CASE("a round is two exchanges, five steps of every matrix, and an update of every flat",
+TEST_CASE("a batch is five steps of every shape, a round two exchanges, and a flat an update",
           "[plan][muon]") {
-  for (const int shards : {1, 2, 3}) {
-    const test::PlanCase c = CaseOf(shards);
-    const StepPlan plan = test::PlanOf(c);
-    const int rounds = (3 + shards - 1) / shards;
-    CAPTURE(shards);
-    CHECK(CountOf<AllToAllOp>(plan) == (shards > 1 ? 2 * rounds : 0));
-    CHECK(CountOf<MuonNormaliseOp>(plan) == 7 * rounds);
-    CHECK(CountOf<MuonPolynomialOp>(plan) == 5 * 7 * rounds);
-    CHECK(CountOf<MuonMomentumOp>(plan) == 3);
-    CHECK(CountOf<MuonUpdateOp>(plan) == 3);
-    CheckPlan(plan, c.mesh, 1);
-  }
+  for (const int shards : {1, 2, 3})
+    for (const bool together : {true, false}) {
+      test::PlanCase c = CaseOf(shards);
+      if (!together) c.options.muon.batch_numel = 1;
+      const StepPlan plan = test::PlanOf(c);
+      const int rounds = (3 + shards - 1) / shards, batches = together ? 1 : rounds;
+      CAPTURE(shards, together);
+      CHECK(CountOf<AllToAllOp>(plan) == (shards > 1 ? 2 * rounds : 0));
+      // q, k and v, o, gate and up, down: of which the last step's results go home round by round.
+      CHECK(CountOf<MuonNormaliseOp>(plan) == 5 * batches);
+      CHECK(CountOf<MuonPolynomialOp>(plan) == 5 * 5 * batches);
+      CHECK(CountOf<BatchedMatmulOp>(plan) == 5 * (5 * 2 + 4) * batches + 5 * rounds);
+      CHECK(CountOf<MuonMomentumOp>(plan) == 3);
+      CHECK(CountOf<MuonUpdateOp>(plan) == 3);
+      CheckPlan(plan, c.mesh, 1);
+    }
 }
 
 // Axes of one size could be taken for each other, and bytes would not tell.
@@ -172,7 +253,7 @@ TEST_CASE("the proof knows along which axes shards are exchanged", "[plan][muon]
 
 TEST_CASE("the hash sees what Muon is told", "[plan][muon]") {
   const std::string usual = PlanHash(test::PlanOf(CaseOf(2)));
-  std::vector<test::PlanCase> others(8, CaseOf(2));
+  std::vector<test::PlanCase> others(9, CaseOf(2));
   others[0].options.muon.momentum = 0.9;
   others[1].options.muon.nesterov = false;
   others[2].options.muon.steps = 4;
@@ -181,6 +262,7 @@ TEST_CASE("the hash sees what Muon is told", "[plan][muon]") {
   others[5].options.muon.adjust = MuonAdjust::kOriginal;
   others[6].options.muon.lr_scale = 2;
   others[7].options.muon.weight_decay = 0.2;
+  others[8].options.muon.batch_numel = 1;
   for (size_t i = 0; i < others.size(); ++i) {
     CAPTURE(i);
     CHECK(PlanHash(test::PlanOf(others[i])) != usual);

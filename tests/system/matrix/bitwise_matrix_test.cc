@@ -183,14 +183,19 @@ TEST_CASE("units of unequal size: no option changes a bit, and each takes effect
 // Blocks are the same whichever unit holds them, and each element's gradient is added in
 // the order of the ranks. What adds over a whole unit is the norm: its bits follow the
 // units, and so would those of a step that is clipped by it. Without clipping all but the
-// norm is the same, bit for bit.
+// norm is the same, bit for bit. By Muon, too: whether ranks exchange matrices or have them whole,
+// and how many of a shape are multiplied at once, follows the units, and no matrix's bits do.
 TEST_CASE("however blocks are grouped, losses, parameters and moments have the same bits",
           "[uneven]") {
   if (!HaveDevices(2)) return;
   for (const auto family : {ModelConfig::Family::kGpt2, ModelConfig::Family::kLlama})
-    for (const auto precision : {Precision::kFp32, Precision::kBf16All}) {
+    for (const auto& [precision, name] : {std::pair{Precision::kFp32, OptimizerKind::kAdamW},
+                                          {Precision::kFp32, OptimizerKind::kMuon},
+                                          {Precision::kBf16All, OptimizerKind::kAdamW},
+                                          {Precision::kBf16All, OptimizerKind::kMuon}}) {
       Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, 2, 3);
-      INFO(base.name);
+      INFO(base.name << (name == OptimizerKind::kMuon ? " by muon" : ""));
+      base.trial.config.optimizer.name = name;
       base.trial.config.model.layers = 7;
       base.trial.config.optimizer.clip = 0;
       const Outcome reference = RunTrial(base.trial);

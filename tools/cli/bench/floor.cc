@@ -20,6 +20,7 @@ constexpr int kCollectiveCalls = 10;                  // every rank makes as man
 
 bool TimedAlone(const KernelOp& op) {
   return std::holds_alternative<MatmulOp<View>>(op) ||
+         std::holds_alternative<BatchedMatmulOp<View>>(op) ||
          std::holds_alternative<AttentionOp<View>>(op) ||
          std::holds_alternative<AttentionGradOp<View>>(op) || IsCollective(op);
 }
