@@ -131,7 +131,11 @@ int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend) {
 }
 
 int64_t WorkspaceBytes(const BatchedMatmulOp<Shape>& op, Backend backend) {
-  return backend == Backend::kCpu ? CpuBytes(FirstProduct(op)) : kMatmulWorkspaceBytes;
+  if (backend == Backend::kCuda) return kMatmulWorkspaceBytes;
+  MatmulOp<Shape> product = FirstProduct(op);
+  if (!op.c) return CpuBytes(product);
+  product.out.layout = DenseLayout(DType::kF32, {Dim(product.out, 0), Dim(product.out, 1)});
+  return product.out.layout.numel() * 4 + CpuBytes(product);
 }
 
 int64_t StagedBytes(const MatmulOp<Shape>& op, Backend backend) {

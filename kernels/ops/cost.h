@@ -110,9 +110,7 @@ constexpr double FlopsPerElement() {
                ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp, ShardMagnitudesOp>) return 2;
-  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonNormaliseOp, MuonPolynomialOp,
-               MuonUpdateOp>)
-    return 3;
+  if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonNormaliseOp, MuonUpdateOp>) return 3;
   if (kIsOneOf<Op, MuonMomentumOp>) return 5;
   if (kIsOneOf<Op, NormOp, HeadNormOp, QuantizeOp, ShardQuantizeOp>) return 8;
   if (kIsOneOf<Op, NormGradOp, HeadNormGradOp>) return 16;

@@ -300,20 +300,26 @@ struct MatmulOp : MatmulAttrs {
   }
 };
 
-// out[i,m,n] = sum over k of a[i,m,k] * b[i,k,n]: products of equal shapes at once, each of the
-// matrices as MatmulOp's, at any distance from the next.
+// out[i,m,n] = alpha * (sum over k of a[i,m,k] * b[i,k,n]) + beta * c[i,m,n]: products of equal
+// shapes at once, each of the matrices as MatmulOp's, at any distance from the next.
 // a [I,M,K], b [I,K,N], of one dtype, f32 or bf16; out [I,M,N] of that or f32, with neighbours in a
-// row. Sums are f32, with one rounding. On the CPU every product has MatmulOp's bits; on CUDA its
-// bits may depend on how many there are.
+// row; c as out, absent: alpha is 1 and beta 0. All in f32, with one rounding. On the CPU every
+// product has the bits of one that MatmulOp stores, as f32 before `c` is added; on CUDA its bits
+// may depend on how many there are.
+struct BatchedMatmulAttrs {
+  double alpha = 1, beta = 0;
+  bool operator==(const BatchedMatmulAttrs&) const = default;
+};
 template <class V>
-struct BatchedMatmulOp : NoAttrs {
-  using Attrs = NoAttrs;
+struct BatchedMatmulOp : BatchedMatmulAttrs {
+  using Attrs = BatchedMatmulAttrs;
   static constexpr const char* kName = "batched_matmul";
-  V a, b, out, scratch;
+  V a, b, c, out, scratch;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.a, Access::kRead, "a");
     f(s.b, Access::kRead, "b");
+    f(s.c, Access::kRead, "c");
     f(s.out, Access::kWrite, "out");
     f(s.scratch, Access::kScratch, "scratch");
   }

@@ -1,9 +1,7 @@
 // Argument structs of Muon's kernel ops (arXiv 2502.16982; torch.optim.Muon): momentum, and the
-// Newton-Schulz iteration that makes a matrix nearly orthogonal. Its products are BatchedMatmulOps;
-// what lies between them is here. Conventions as in step_ops.h.
+// Newton-Schulz iteration that makes a matrix nearly orthogonal: BatchedMatmulOps, and here what
+// comes before and after. Conventions as in step_ops.h.
 #pragma once
-
-#include <array>
 
 #include "kernels/ops/access.h"
 #include "kernels/ops/update_segments.h"
@@ -53,26 +51,6 @@ struct MuonNormaliseOp : MuonNormaliseAttrs {
     f(s.x, Access::kRead, "x");
     f(s.out, Access::kWrite, "out");
     f(s.scratch, Access::kScratch, "scratch");
-  }
-};
-
-// out = a*I + b*gram + c*square: what one step of the iteration multiplies its matrix X by, of
-// gram = X X^T (or X^T X) and its square.   gram, square, out any [I,R,R], dense: of I matrices. In
-// f32, one rounding.
-struct MuonPolynomialAttrs {
-  std::array<double, 3> coefficients = {3.4445, -4.7750, 2.0315};  // a, b, c
-  bool operator==(const MuonPolynomialAttrs&) const = default;
-};
-template <class V>
-struct MuonPolynomialOp : MuonPolynomialAttrs {
-  using Attrs = MuonPolynomialAttrs;
-  static constexpr const char* kName = "muon_polynomial";
-  V gram, square, out;
-  template <class Self, class F>
-  static void Visit(Self& s, F&& f) {
-    f(s.gram, Access::kRead, "gram");
-    f(s.square, Access::kRead, "square");
-    f(s.out, Access::kWrite, "out");
   }
 };
 

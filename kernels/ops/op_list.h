@@ -89,7 +89,6 @@
   OP(AdamW, adamw)                                 \
   OP(MuonMomentum, muon_momentum)                  \
   OP(MuonNormalise, muon_normalise)                \
-  OP(MuonPolynomial, muon_polynomial)              \
   OP(MuonUpdate, muon_update)                      \
   OP(RouterBias, router_bias)                      \
   OP(ShardMagnitudes, shard_magnitudes)            \

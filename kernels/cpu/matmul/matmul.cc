@@ -268,16 +268,43 @@ void BatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream) {
   }
   MR_CHECK(op.a.dtype() == op.b.dtype(), "batched matmul of {} by {}: one dtype is allowed",
            ToString(op.a.layout), ToString(op.b.layout));
+  MR_CHECK(op.c ? op.c.layout == op.out.layout : op.alpha == 1 && op.beta == 0,
+           "batched matmul: c is {}, out is {}, alpha {}, beta {}", ToString(op.c.layout),
+           ToString(op.out.layout), op.alpha, op.beta);
   const auto matrix = [](const TensorView& view, int64_t i) {
     TensorView of = MatrixOf(view);
     of.data += i * view.stride(0) * Bytes(view.dtype());
     return of;
   };
+  const int64_t rows = op.out.dim(1), columns = op.out.dim(2);
+  const float alpha = static_cast<float>(op.alpha), beta = static_cast<float>(op.beta);
   MatmulOp<TensorView> product;
   product.scratch = op.scratch;
+  if (op.c) {
+    product.out = {op.scratch.data, DenseLayout(DType::kF32, {rows, columns})};
+    const int64_t left = op.scratch.bytes() - product.out.bytes();
+    MR_CHECK_GE(left, 0, "scratch is smaller than WorkspaceBytes of the op");
+    product.scratch = {op.scratch.data + product.out.bytes(), DenseLayout(DType::kU8, {left})};
+  }
   for (int64_t i = 0; i < op.out.dim(0); ++i) {
-    product.a = matrix(op.a, i), product.b = matrix(op.b, i), product.out = matrix(op.out, i);
+    product.a = matrix(op.a, i), product.b = matrix(op.b, i);
+    const TensorView out = matrix(op.out, i);
+    if (!op.c) product.out = out;
     Matmul(product, stream);
+    if (!op.c) continue;
+    const TensorView c = matrix(op.c, i);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const sums = product.out.as<float>() + r * columns;
+      const Row from = RowAt(c, r), to = RowAt(out, r);
+      ForChunks(columns, [&](int64_t begin, int64_t count) {
+        float wide[kChunk], buffer[kChunk];
+        const float* const others = Load(from, begin, count, wide);
+        float* const blended = Target(to, begin, buffer);
+#pragma omp simd
+        for (int64_t j = 0; j < count; ++j) blended[j] = alpha * sums[begin + j] + beta * others[j];
+        Store(to, begin, count, blended);
+      });
+    }
   }
 }
 

@@ -81,29 +81,6 @@ void MuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   }
 }
 
-void MuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream&) {
-  const int64_t rows = op.out.dim(1), square_numel = rows * rows, n = op.out.dim(0) * square_numel;
-  MR_CHECK_EQ(op.out.dim(2), rows, "muon: columns of out");
-  const Row gram = DenseRow(op.gram, n, "gram"), square = DenseRow(op.square, n, "square"),
-            out = DenseRow(op.out, n, "out");
-  const auto& [a_of, b_of, c_of] = op.coefficients;
-  const float a = Single(a_of), b = Single(b_of), c = Single(c_of);
-  for (int64_t first = 0; first < n; first += square_numel)
-    ForChunks(square_numel, [&](int64_t chunk, int64_t count) {
-      const int64_t begin = first + chunk;
-      float grams[kChunk], squares[kChunk], buffer[kChunk];
-      const float* const g = Load(gram, begin, count, grams);
-      const float* const s = Load(square, begin, count, squares);
-      float* const to = Target(out, begin, buffer);
-#pragma omp simd
-      for (int64_t i = 0; i < count; ++i) to[i] = b * g[i] + c * s[i];
-      const int64_t step = rows + 1;  // from one place on the diagonal to the next
-      for (int64_t at = (chunk + step - 1) / step * step; at < chunk + count; at += step)
-        to[at - chunk] += a;
-      Store(out, begin, count, to);
-    });
-}
-
 void MuonUpdate(const MuonUpdateOp<TensorView>& op, Stream&) {
   const int64_t n = op.master.numel();
   const Row master = F32Row(op.master, n, "master"), ortho = DenseRow(op.ortho, n, "ortho");

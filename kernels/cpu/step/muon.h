@@ -9,7 +9,6 @@ namespace millrace::cpu {
 
 void MuonMomentum(const MuonMomentumOp<TensorView>& op, Stream& stream);
 void MuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream);
-void MuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream);
 void MuonUpdate(const MuonUpdateOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

@@ -256,6 +256,9 @@ void CudaBatchedMatmul(const BatchedMatmulOp<TensorView>& op, Stream& stream) {
            ToString(op.a.layout), ToString(op.b.layout), ToString(op.out.layout));
   MR_CHECK(op.out.dim(2) <= 1 || op.out.stride(2) == 1, "batched matmul: out is {}",
            ToString(op.out.layout));
+  MR_CHECK(op.c ? op.c.layout == op.out.layout : op.alpha == 1 && op.beta == 0,
+           "batched matmul: c is {}, out is {}, alpha {}, beta {}", ToString(op.c.layout),
+           ToString(op.out.layout), op.alpha, op.beta);
   MR_CHECK(op.a.numel() > 0 && op.b.numel() > 0, "batched matmul of {} by {}: nothing to multiply",
            ToString(op.a.layout), ToString(op.b.layout));
   CudaStream& queue = AsCuda(stream);

@@ -213,11 +213,6 @@ MatmulAlgorithm MatmulProblem::FromHex(cublasLtHandle_t handle, const std::strin
 void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
                         const Product<TensorView>& operands, const std::byte* extra, Update update,
                         const TensorView& workspace, cudaStream_t stream) {
-  CheckAligned(operands.a.data, key_.a.alignment, "a", key_);
-  CheckAligned(operands.b.data, key_.b.alignment, "b", key_);
-  CheckAligned(operands.out.data, key_.out.alignment, "out", key_);
-  MR_CHECK_LE(static_cast<int64_t>(algorithm.workspace_bytes), workspace ? workspace.bytes() : 0,
-              "matmul {}: scratch is smaller than the algorithm's workspace", ToString(key_));
   if (InFloat8(key_)) {
     CheckAligned(operands.a_scales.data, 16, "scales of a", key_);
     CheckAligned(operands.b_scales.data, 16, "scales of b", key_);
@@ -227,9 +222,21 @@ void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorith
     CheckAligned(extra, 16, key_.bias ? "bias" : "pre", key_);
     SetExtra(extra);
   }
-  const float alpha = 1, beta = update == Update::kAccumulate ? 1.0f : 0.0f;
-  MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &alpha, operands.b.data, first_.get(),
-                           operands.a.data, second_.get(), &beta, operands.out.data, result_.get(),
+  const float beta = update == Update::kAccumulate ? 1.0f : 0.0f;
+  Run(handle, algorithm, operands, Blend{1, beta, operands.out.data}, workspace, stream);
+}
+
+void MatmulProblem::Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
+                        const Product<TensorView>& operands, const Blend& blend,
+                        const TensorView& workspace, cudaStream_t stream) const {
+  CheckAligned(operands.a.data, key_.a.alignment, "a", key_);
+  CheckAligned(operands.b.data, key_.b.alignment, "b", key_);
+  CheckAligned(operands.out.data, key_.out.alignment, "out", key_);
+  CheckAligned(blend.c, key_.out.alignment, "c", key_);
+  MR_CHECK_LE(static_cast<int64_t>(algorithm.workspace_bytes), workspace ? workspace.bytes() : 0,
+              "matmul {}: scratch is smaller than the algorithm's workspace", ToString(key_));
+  MR_CUBLAS(cublasLtMatmul(handle, desc_.get(), &blend.alpha, operands.b.data, first_.get(),
+                           operands.a.data, second_.get(), &blend.beta, blend.c, result_.get(),
                            operands.out.data, result_.get(), &algorithm.algo, workspace.data,
                            workspace ? static_cast<size_t>(workspace.bytes()) : 0, stream));
 }
@@ -287,8 +294,10 @@ void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bia
 
 void MatmulPlans::Run(const BatchedMatmulOp<TensorView>& op, cudaStream_t stream) {
   Plan& plan = PlanOf(BatchedKeyOf(op));
+  const MatmulProblem::Blend blend{static_cast<float>(op.alpha), static_cast<float>(op.beta),
+                                   op.c ? op.c.data : op.out.data};
   plan.problem.Run(handle_, plan.algorithm, {MatrixOf(op.a), MatrixOf(op.b), MatrixOf(op.out)},
-                   nullptr, Update::kOverwrite, op.scratch, stream);
+                   blend, op.scratch, stream);
 }
 
 }  // namespace millrace

@@ -61,6 +61,14 @@ class MatmulProblem {
   void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
            const Product<TensorView>& operands, const std::byte* extra, Update update,
            const TensorView& workspace, cudaStream_t stream);
+  // Likewise out = alpha a b + beta c, c as out.
+  struct Blend {
+    float alpha = 1, beta = 0;
+    const std::byte* c = nullptr;
+  };
+  void Run(cublasLtHandle_t handle, const MatmulAlgorithm& algorithm,
+           const Product<TensorView>& operands, const Blend& blend, const TensorView& workspace,
+           cudaStream_t stream) const;
 
  private:
   template <class T, cublasStatus_t (*destroy)(T*)>

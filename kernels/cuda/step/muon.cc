@@ -57,20 +57,6 @@ void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   LaunchMuonNormalise(args, LaunchOn(stream));
 }
 
-void CudaMuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream) {
-  MuonPolynomialArgs args;
-  args.rows = op.out.dim(1);
-  MR_CHECK_EQ(op.out.dim(2), args.rows, "muon: columns of out");
-  args.n = op.out.dim(0) * args.rows * args.rows;
-  args.gram = Checked(op.gram, args.n, "gram");
-  args.square = Checked(op.square, args.n, "square");
-  args.out = Checked(op.out, args.n, "out");
-  args.a = static_cast<float>(op.coefficients[0]);
-  args.b = static_cast<float>(op.coefficients[1]);
-  args.c = static_cast<float>(op.coefficients[2]);
-  LaunchMuonPolynomial(args, LaunchOn(stream));
-}
-
 void CudaMuonUpdate(const MuonUpdateOp<TensorView>& op, Stream& stream) {
   const int64_t n = op.master.numel();
   for (const auto& [view, name] :

@@ -56,25 +56,6 @@ struct Momentum {
   }
 };
 
-struct Polynomial {
-  const MuonPolynomialArgs& a;
-
-  __device__ explicit Polynomial(const MuonPolynomialArgs& args) : a(args) {}
-
-  template <int W>
-  __device__ __forceinline__ void Run(int64_t unit) const {
-    float gram[W], square[W], out[W];
-    LoadFloats<W>(a.gram, unit, gram), LoadFloats<W>(a.square, unit, square);
-    const int64_t of_matrix = a.rows * a.rows;
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      out[i] = __fadd_rn(__fmul_rn(a.b, gram[i]), __fmul_rn(a.c, square[i]));
-      if ((unit * W + i) % of_matrix % (a.rows + 1) == 0) out[i] = __fadd_rn(out[i], a.a);
-    }
-    StoreFloats<W>(a.out, unit, out);
-  }
-};
-
 struct Weights {
   const MuonUpdateArgs& a;
   bool applied;
@@ -230,9 +211,6 @@ void LaunchMuonNormalise(const MuonNormaliseArgs& args, const Launch& launch) {
     LaunchNormalise<true>(args, launch);
   else
     LaunchNormalise<false>(args, launch);
-}
-void LaunchMuonPolynomial(const MuonPolynomialArgs& args, const Launch& launch) {
-  LaunchOver<Polynomial>(args, {args.gram, args.square, args.out}, launch);
 }
 void LaunchMuonUpdate(const MuonUpdateArgs& args, const Launch& launch) {
   LaunchOver<Weights>(args, {args.ortho, args.master, args.compute}, launch);

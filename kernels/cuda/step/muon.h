@@ -10,7 +10,6 @@ namespace millrace {
 
 void CudaMuonMomentum(const MuonMomentumOp<TensorView>& op, Stream& stream);
 void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream);
-void CudaMuonPolynomial(const MuonPolynomialOp<TensorView>& op, Stream& stream);
 void CudaMuonUpdate(const MuonUpdateOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -25,15 +25,6 @@ struct MuonNormaliseArgs {
 };
 void LaunchMuonNormalise(const MuonNormaliseArgs& args, const Launch& launch);
 
-// Matrices of `rows` rows and as many columns, end to end.
-struct MuonPolynomialArgs {
-  Rows gram, square, out;
-  int64_t n = 0;
-  int64_t rows = 0;
-  float a = 0, b = 0, c = 0;
-};
-void LaunchMuonPolynomial(const MuonPolynomialArgs& args, const Launch& launch);
-
 struct MuonUpdateArgs {
   Rows ortho, master, compute;
   const StepScalars* scalars = nullptr;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <memory>
@@ -71,20 +72,18 @@ void MuonPass::AddWork() {
       numel = std::max(numel, shape.matrices() * shape.rows * shape.columns);
       squares = std::max(squares, shape.matrices() * side * side);
     }
-  const auto add = [&](const char* name, int64_t elements, DType dtype) {
-    return b_.AddBuffer(fmt::format("muon_{}", name), elements * Bytes(dtype),
+  const auto add = [&](const char* name, int64_t elements) {
+    return b_.AddBuffer(fmt::format("muon_{}", name), elements * Bytes(dtype_),
                         BufferClass::kOptimizer, BufferScope::kStep);
   };
-  x_ = add("normal", numel, dtype_);
-  if (b_.options.muon.steps > 1) y_ = add("stepped", numel, dtype_);
-  gram_ = add("gram", squares, dtype_);
-  square_ = add("square", squares, DType::kF32);
-  polynomial_ = add("polynomial", squares, dtype_);
+  x_ = add("normal", numel);
+  if (b_.options.muon.steps > 1) y_ = add("stepped", numel);
+  gram_ = add("gram", squares);
+  polynomial_ = add("polynomial", squares);
 }
 
-View MuonPass::Work(BufferId buffer, DType dtype, int64_t matrices, int64_t rows,
-                    int64_t columns) const {
-  return Slice(WholeView(buffer, dtype, 0), 0, {matrices, rows, columns});
+View MuonPass::Work(BufferId buffer, int64_t matrices, int64_t rows, int64_t columns) const {
+  return Slice(WholeView(buffer, dtype_, 0), 0, {matrices, rows, columns});
 }
 
 std::string MuonPass::Label(const char* what, const Batch& batch) const {
@@ -166,24 +165,24 @@ void MuonPass::ZeroGaps(const Batch& batch) {
   b_.Emit(zero, StreamId::kCompute, Label("muon_gaps", batch), UnitOf(batch));
 }
 
-// A step is X = a X + b G X + c G G X, G = X X^T; of a matrix with more rows than columns the same
+// A step is X = a X + (b G + c G G) X, G = X X^T; of a matrix with more rows than columns the same
 // from the right, with the smaller X^T X.
 void MuonPass::Orthogonalise(const Batch& batch, const MuonShape& shape) {
   const MuonHyper& muon = b_.options.muon;
   Normalise(batch, shape);
   const auto work = [&](BufferId buffer) {
-    return Work(buffer, dtype_, shape.matrices(), shape.rows, shape.columns);
+    return Work(buffer, shape.matrices(), shape.rows, shape.columns);
   };
   View from = work(x_);
   for (int step = 0; step + 1 < muon.steps; ++step) {
     const View polynomial = PolynomialOf(batch, shape, from, 1),
                to = work(from.buffer == x_ ? y_ : x_);
     EmitProduct("muon_step", batch, IsTall(shape) ? from : polynomial,
-                IsTall(shape) ? polynomial : from, to);
+                IsTall(shape) ? polynomial : from, to, 1, from, muon.coefficients[0]);
     from = to;
   }
-  StoreProducts(batch, shape, from,
-                PolynomialOf(batch, shape, from, AdjustmentOf(muon.adjust, shape)));
+  const double scale = AdjustmentOf(muon.adjust, shape);
+  StoreProducts(batch, shape, from, PolynomialOf(batch, shape, from, scale), scale);
 }
 
 void MuonPass::Normalise(const Batch& batch, const MuonShape& shape) {
@@ -200,28 +199,22 @@ void MuonPass::Normalise(const Batch& batch, const MuonShape& shape) {
   }
 }
 
-// `scale` times a + b G + c G G of each of the matrices.
+// `scale` times b G + c G G of each of the matrices.
 View MuonPass::PolynomialOf(const Batch& batch, const MuonShape& shape, const View& x,
                             double scale) {
-  const int64_t count = shape.matrices(), side = SideOf(shape);
-  const View gram = Work(gram_, dtype_, count, side, side);
+  const std::array<double, 3>& by = b_.options.muon.coefficients;
+  const int64_t side = SideOf(shape);
+  const View gram = Work(gram_, shape.matrices(), side, side),
+             polynomial = Work(polynomial_, shape.matrices(), side, side);
   EmitProduct("muon_gram", batch, IsTall(shape) ? Turned(x) : x, IsTall(shape) ? x : Turned(x),
               gram);
-  const View square = Work(square_, DType::kF32, count, side, side);
-  EmitProduct("muon_square", batch, gram, gram, square);
-  MuonPolynomialOp<View> op;
-  op.gram = gram;
-  op.square = square;
-  op.out = Work(polynomial_, dtype_, count, side, side);
-  op.coefficients = b_.options.muon.coefficients;
-  for (double& coefficient : op.coefficients) coefficient *= scale;
-  b_.Emit(op, StreamId::kCompute, Label("muon_polynomial", batch), UnitOf(batch));
-  return op.out;
+  EmitProduct("muon_polynomial", batch, gram, gram, polynomial, scale * by[2], gram, scale * by[1]);
+  return polynomial;
 }
 
 // The last step: its results go where the matrices came from.
 void MuonPass::StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
-                             const View& polynomial) {
+                             const View& polynomial, double scale) {
   const int64_t rows = shape.rows, columns = shape.columns, side = SideOf(shape);
   int64_t first = 0;
   for (const MuonRun& run : shape.runs)
@@ -229,16 +222,20 @@ void MuonPass::StoreProducts(const Batch& batch, const MuonShape& shape, const V
       const View from = Slice(x, first * rows * columns, {run.matrices, rows, columns}),
                  by = Slice(polynomial, first * side * side, {run.matrices, side, side});
       EmitProduct("muon_last", batch, IsTall(shape) ? from : by, IsTall(shape) ? by : from,
-                  Slice(batch.home, run.begin + i * run.apart, {run.matrices, rows, columns}));
+                  Slice(batch.home, run.begin + i * run.apart, {run.matrices, rows, columns}), 1,
+                  from, scale * b_.options.muon.coefficients[0]);
       first += run.matrices;
     }
 }
 
 void MuonPass::EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
-                           const View& out) {
+                           const View& out, double scale_ab, const View& c, double scale_c) {
   BatchedMatmulOp<View> op;
+  op.alpha = scale_ab;
+  op.beta = scale_c;
   op.a = a;
   op.b = b;
+  op.c = c;
   op.out = out;
   b_.Emit(op, StreamId::kCompute, Label(what, batch), UnitOf(batch));
 }

@@ -10,10 +10,9 @@
 // batch k - 1; rounds of one batch are sent while the next are formed.
 //
 // Precision  The momentum is f32. Matrices, and products with them, have the dtype that the model
-//            computes in: f32, or bf16 as PyTorch's Muon always has. A gram matrix has that dtype,
-//            its square is f32, and products add up in f32. The matrix's own share of a step is on
-//            the diagonal of the polynomial, so that a step is one product; PyTorch adds it to the
-//            product in f32, which saves a rounding.
+//            computes in: f32, or bf16 as PyTorch's Muon always has. A gram matrix and its
+//            polynomial have that dtype, and all products add up in f32, with what is added to
+//            them, and are rounded once: as PyTorch's.
 #pragma once
 
 #include <vector>
@@ -55,7 +54,7 @@ class MuonPass {
   template <class F>
   void ForEachShard(const Batch& batch, const View& shards, F&& f) const;
   void AddWork();
-  View Work(BufferId buffer, DType dtype, int64_t matrices, int64_t rows, int64_t columns) const;
+  View Work(BufferId buffer, int64_t matrices, int64_t rows, int64_t columns) const;
 
   void Collect(Batch& batch);
   void Orthogonalise(Batch& batch);
@@ -63,9 +62,10 @@ class MuonPass {
   void Normalise(const Batch& batch, const MuonShape& shape);
   View PolynomialOf(const Batch& batch, const MuonShape& shape, const View& x, double scale);
   void StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
-                     const View& polynomial);
+                     const View& polynomial, double scale);
+  // out = a b, or scale_ab a b + scale_c c.
   void EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
-                   const View& out);
+                   const View& out, double scale_ab = 1, const View& c = {}, double scale_c = 0);
   void ZeroGaps(const Batch& batch);
   void Exchange(const char* what, const Batch& batch, const View& sent, const View& received);
   void SendBack(Batch& batch);
@@ -76,8 +76,8 @@ class MuonPass {
   const DType dtype_;
   std::vector<Batch> batches_;
   // For the matrices of a shape: they themselves, twice, of which steps read one and write the
-  // other; their gram matrices, the squares of these, and the polynomials of both.
-  BufferId x_, y_, gram_, square_, polynomial_;
+  // other; their gram matrices, and the polynomials of these.
+  BufferId x_, y_, gram_, polynomial_;
 };
 
 }  // namespace millrace

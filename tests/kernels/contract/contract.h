@@ -89,7 +89,6 @@ void AdamWContract(const Subject& subject);
 void AdamWSegmentsContract(const Subject& subject);
 void MuonMomentumContract(const Subject& subject);
 void MuonNormaliseContract(const Subject& subject);
-void MuonPolynomialContract(const Subject& subject);
 void MuonUpdateContract(const Subject& subject);
 
 // Of each op that reads or writes floats of 16 bits, for a test that has PickFloat give f16

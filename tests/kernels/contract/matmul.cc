@@ -306,15 +306,22 @@ void BatchedMatmulContract(const Subject& subject) {
       std::swap(op.b.layout.strides[1], op.b.layout.strides[2]);
       op.out = PickMatrices(memory, random, op.out.dtype(), count, m, m, /*by_rows=*/true);
     }
+    if (Flip(random)) {
+      op.c = memory.NewLike(op.out);
+      FillRandom(random, op.c, 1);
+      op.alpha = 2.0315, op.beta = -4.775;
+    }
     Reference reference;
     ForEach(op.out.layout, [&](const Index& i) {
       SumOf sum;
-      for (int64_t j = 0; j < k; ++j) sum.Add(Get(op.a, i[0], i[1], j) * Get(op.b, i[0], j, i[2]));
-      reference.push_back({sum.value, sum.bound()});
+      for (int64_t j = 0; j < k; ++j)
+        sum.Add(op.alpha * Get(op.a, i[0], i[1], j) * Get(op.b, i[0], j, i[2]));
+      if (op.c) sum.Add(op.beta * Get(op.c, i));
+      reference.push_back({sum.value, sum.bound(3)});
     });
     Run(subject, memory, subject.table.batched_matmul, op);
     CheckNear(op.out, reference, "batched matmul");
-    if (subject.backend != Backend::kCpu) continue;
+    if (subject.backend != Backend::kCpu || op.c) continue;
     for (int64_t i = 0; i < count; ++i) {
       MatmulOp<TensorView> alone{};
       alone.a = MatrixAt(op.a, i), alone.b = MatrixAt(op.b, i);

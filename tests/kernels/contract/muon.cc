@@ -134,30 +134,6 @@ void MuonNormaliseContract(const Subject& subject) {
   }
 }
 
-void MuonPolynomialContract(const Subject& subject) {
-  Random random(95);
-  for (int repeat = 0; repeat < 40; ++repeat) {
-    Memory memory;
-    const int64_t rows = repeat == 0 ? 1 : PickSize(random), matrices = Pick(random, 1, 4);
-    MuonPolynomialOp<TensorView> op{};
-    op.gram = memory.NewRandom(random, PickFloat(random), {matrices, rows, rows});
-    op.square = memory.NewRandom(random, PickFloat(random), {matrices, rows, rows});
-    op.out = memory.New(PickFloat(random), {matrices, rows, rows});
-    if (Flip(random)) op.coefficients = {3, -4, 1.75};
-    const auto [a, b, c] = op.coefficients;
-    Reference out;
-    ForEach(op.out.layout, [&](const Index& i) {
-      SumOf sum;
-      sum.Add(b * Get(op.gram, i));
-      sum.Add(c * Get(op.square, i));
-      if (i[1] == i[2]) sum.Add(a);
-      out.push_back({sum.value, sum.bound(2)});
-    });
-    Run(subject, memory, subject.table.muon_polynomial, op);
-    CheckNear(op.out, out, "out");
-  }
-}
-
 void MuonUpdateContract(const Subject& subject) {
   Random random(96);
   for (int repeat = 0; repeat < 40; ++repeat) {

@@ -93,7 +93,6 @@ TEST_CASE("adamw") { AdamWContract(Cpu().subject); }
 TEST_CASE("adamw by segments") { AdamWSegmentsContract(Cpu().subject); }
 TEST_CASE("muon_momentum") { MuonMomentumContract(Cpu().subject); }
 TEST_CASE("muon_normalise") { MuonNormaliseContract(Cpu().subject); }
-TEST_CASE("muon_polynomial") { MuonPolynomialContract(Cpu().subject); }
 TEST_CASE("muon_update") { MuonUpdateContract(Cpu().subject); }
 
 TEST_CASE("in f16, too: ", "[f16]") {

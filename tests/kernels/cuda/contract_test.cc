@@ -92,7 +92,6 @@ TEST_CASE("adamw") { AdamWContract(Gpu().subject); }
 TEST_CASE("adamw by segments") { AdamWSegmentsContract(Gpu().subject); }
 TEST_CASE("muon_momentum") { MuonMomentumContract(Gpu().subject); }
 TEST_CASE("muon_normalise") { MuonNormaliseContract(Gpu().subject); }
-TEST_CASE("muon_polynomial") { MuonPolynomialContract(Gpu().subject); }
 TEST_CASE("muon_update") { MuonUpdateContract(Gpu().subject); }
 
 TEST_CASE("in f16, too: ", "[f16]") {

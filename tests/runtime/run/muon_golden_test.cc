@@ -83,10 +83,10 @@ Apart Compare(const std::vector<double>& a, const std::vector<double>& b) {
   return apart;
 }
 
-// Of small singular values s a step makes a s. PyTorch adds a X in f32 and rounds the sum; here a
-// is on the diagonal of what X is multiplied by, which is rounded, and the product once more: two
-// roundings of 2^-9 where PyTorch has one, so a root mean square of sqrt(2) times as much at most,
-// 1.5 of two thousand elements. The largest of these is a smaller sample.
+// In bf16 what is rounded, and when, is as PyTorch's: each of the three products of a step, with
+// what is added to it. Only sums are in another order, which rounds other elements up: errors are as
+// large, of most matrices' elements within 1.1 in the root mean square, of the fewest within 1.25.
+// The largest of these is a smaller sample.
 TEST_CASE("matrices become what PyTorch's Newton-Schulz makes of them, in f32 and in bf16",
           "[golden][muon]") {
   const Golden golden = Golden::WithMuon("llama_tied_tiny");
@@ -108,9 +108,9 @@ TEST_CASE("matrices become what PyTorch's Newton-Schulz makes of them, in f32 an
       CHECK(Compare(found, exact).largest <= 1e-5);
       const Apart ours = Compare(narrow.at(name), exact),
                   theirs = Compare(all.at("bf16." + kind), exact);
-      CHECK(ours.rms <= 1.5 * theirs.rms);
+      CHECK(ours.rms <= 1.3 * theirs.rms);
       CHECK(ours.largest <= 2 * theirs.largest);
-      CHECK(ours.rms >= 0.2 * theirs.rms);  // bf16 is at work
+      CHECK(ours.rms >= 0.8 * theirs.rms);  // bf16 is at work
     }
   }
 }
