@@ -179,7 +179,7 @@ int64_t WorkspaceBytes(const SumSquaresOp<Shape>&, Backend backend) {
 
 int64_t WorkspaceBytes(const MuonNormaliseOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCpu) return 0;
-  return cuda::MatrixSquaresBytes(Dim(op.out, 0), Dim(op.out, 1));
+  return cuda::MatrixSquaresBytes(Dim(op.out, 0) * Dim(op.out, 1), Dim(op.out, 2));
 }
 
 int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend) {

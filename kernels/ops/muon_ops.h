@@ -16,7 +16,9 @@ namespace millrace {
 struct MuonMomentumAttrs {
   double momentum = 0.95;
   bool nesterov = true;
-  AxisSet shard_axes;  // along which the shards of the flat parameter lie; no kernel reads it
+  // Along which the shards of the flat parameter lie, and along which ranks have other elements of
+  // its parameters; no kernel reads them.
+  AxisSet shard_axes, split_axes;
   bool operator==(const MuonMomentumAttrs&) const = default;
 };
 template <class V>
@@ -35,8 +37,8 @@ struct MuonMomentumOp : MuonMomentumAttrs {
 
 // Matrices, each divided by its own norm: out = x * (1 / max(sqrt(sum of squares of x), eps)), so
 // that no singular value is above 1. Squares add up in f64, with one rounding of the factor to f32.
-// x any [G,J,N], a matrix of N elements behind the other in each of G groups; out any [G*J,N],
-// dense.
+// x any [G,J,N], a matrix of N elements behind the other in each of G groups; out any [G,J,N],
+// dense; it may be x.
 struct MuonNormaliseAttrs {
   double eps = 1e-7;
   bool operator==(const MuonNormaliseAttrs&) const = default;
@@ -61,9 +63,9 @@ struct MuonNormaliseOp : MuonNormaliseAttrs {
 // master, also when the step is skipped. Gaps, zero in both, stay zero.
 struct MuonUpdateAttrs {
   double lr_scale = 1, weight_decay = 0;
-  UpdateSegments segments;  // of the whole flat parameter; null: none
-  RankInt flat_begin;       // with segments: of this rank's shard in the flat parameter
-  AxisSet shard_axes;       // as above
+  UpdateSegments segments;         // of the whole flat parameter; null: none
+  RankInt flat_begin;              // with segments: of this rank's shard in the flat parameter
+  AxisSet shard_axes, split_axes;  // as above
   bool operator==(const MuonUpdateAttrs&) const = default;
 
   template <class Self, class F>

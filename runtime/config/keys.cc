@@ -95,8 +95,7 @@ std::vector<Key> OptimizerKeys() {
           "`adamw`; or `muon`: matrices between hidden states (attention, MLPs, experts, "
           "projections of mixers) by Muon, those that lie fused (queries, keys, values; gate, "
           "up) and experts each on their own; embeddings, head, routers, convolutions, biases "
-          "and norms by AdamW, as the other keys of this section say. Not with "
-          "`parallel.tensor`."),
+          "and norms by AdamW, as the other keys of this section say."),
       KEY(optimizer.lr, From(0, 1000), "Learning rate after warm-up."),
       KEY(optimizer.betas, {.min = 0, .max = 1, .max_exclusive = true},
           "Decay of AdamW's first and second moment."),

@@ -231,11 +231,6 @@ class Validator {
   void Muon() {
     const OptimizerConfig& optimizer = config_.optimizer;
     if (!optimizer.HasMuon()) return;
-    Require(config_.parallel.tensor == 1,
-            {optimizer.name == OptimizerKind::kMuon ? "optimizer.name" : "optimizer.groups",
-             "parallel.tensor"},
-            "muon needs whole matrices, which ranks along tensor split; tensor 1 is allowed, or "
-            "name adamw");
     Require(optimizer.lr > 0 || !optimizer.muon.lr, {"optimizer.muon.lr", "optimizer.lr"},
             "muon.lr follows the schedule of lr in proportion, so lr must be above 0; or leave "
             "muon.lr out");

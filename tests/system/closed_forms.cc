@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace millrace::test {
@@ -173,6 +174,11 @@ std::vector<FlatForm> FlatsOf(const Trial& trial) {
       muon = &flats.back();
       muon->muon = true;
       muon->forward_only = false;
+      if (tensor > 1) muon->shards = shard;  // all its matrices are split
+      // Without the matrices that they go with, biases are alone where norms are, too.
+      const bool again = config.memory.recompute == Recompute::kBlock;
+      whole->forward_only = apart && !again;
+      if (split != whole) split->forward_only = !again;
     }
     return Adder{whole,
                  apart ? &norms : whole,
@@ -368,20 +374,35 @@ bool Repeats(const FlatForm& flat, int64_t n) {
   return true;
 }
 
-// Of each round of Muon's on n ranks, one flat of equal blocks for each, the ranks' shards of all
-// of them out and back: n - 1 shards each way, in the dtype of computing. A flat of which each rank
-// has as many equal blocks is not sent.
+// On n ranks that shard a flat of Muon's, and T that have parts of it. In a turn the ranks' shards
+// of n flats of equal blocks, one for each, go out and back: n - 1 shards each way, in the dtype of
+// computing. A flat of which each rank has as many equal blocks is not sent, and a turn of its own.
+// T turns are a round, in which the ranks' parts go out and back.
 ExchangeForm MuonExchangesOf(const Trial& trial) {
-  std::map<std::pair<std::vector<int64_t>, int64_t>, int64_t> alike;  // by elements, shard
-  const int64_t n = ShardAxis(trial) * ContextAxis(trial) * ExpertAxis(trial);
+  struct Kind {
+    std::vector<int64_t> params;
+    int64_t shard, shards;
+    bool operator<(const Kind& o) const {
+      return std::tie(params, shard, shards) < std::tie(o.params, o.shard, o.shards);
+    }
+  };
+  std::map<Kind, int64_t> sent, kept;  // flats
   for (const FlatForm& flat : FlatsOf(trial))
-    if (flat.muon && !Repeats(flat, n)) ++alike[{flat.params, flat.shard}];
+    if (flat.muon)
+      ++(Repeats(flat, flat.shards) ? kept : sent)[{flat.params, flat.shard, flat.shards}];
+  const int64_t tensor = TensorAxis(trial), element = BytesOf(trial.config.precision.compute);
   ExchangeForm form;
-  for (const auto& [flat, count] : alike) {
-    const int64_t exchanges = 2 * ((count + n - 1) / n);
-    form.pieces += exchanges;
-    form.piece_bytes += exchanges * (n - 1) * flat.second * BytesOf(trial.config.precision.compute);
-  }
+  const auto add = [&](int64_t exchanges, int64_t bytes) {
+    form.pieces += 2 * exchanges;
+    form.piece_bytes += 2 * exchanges * bytes * element;
+  };
+  for (const auto* kind : {&sent, &kept})
+    for (const auto& [flat, count] : *kind) {
+      const int64_t n = kind == &sent ? flat.shards : 1,
+                    rounds = Up(count, n * tensor) / (n * tensor);
+      if (n > 1) add(rounds * tensor, (n - 1) * flat.shard);
+      if (tensor > 1) add(rounds, (tensor - 1) * n * flat.shard);
+    }
   return form;
 }
 

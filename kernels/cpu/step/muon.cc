@@ -57,7 +57,8 @@ void MuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   const int64_t groups = op.x.dim(0), of_group = op.x.dim(1), n = op.x.dim(2);
   MR_CHECK(n <= 1 || (op.x.stride(2) == 1 && (of_group <= 1 || op.x.stride(1) == n)),
            "muon: x is {}; the matrices of a group lie end to end", ToString(op.x.layout));
-  MR_CHECK(op.out.layout.rank == 2 && op.out.dim(0) == groups * of_group && op.out.dim(1) == n,
+  MR_CHECK(op.out.layout.rank == 3 && op.out.dim(0) == groups && op.out.dim(1) == of_group &&
+               op.out.dim(2) == n,
            "muon: out is {}, x is {}", ToString(op.out.layout), ToString(op.x.layout));
   const Row all = DenseRow(op.out, groups * of_group * n, "out");
   CheckFloat(op.x, "x");

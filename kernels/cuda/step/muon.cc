@@ -43,12 +43,13 @@ void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   args.groups = op.x.dim(0), args.of_group = op.x.dim(1), args.n = op.x.dim(2);
   args.group_stride = op.x.stride(0);
   const int64_t matrices = args.groups * args.of_group;
-  MR_CHECK(op.out.layout.rank == 2 && op.out.dim(0) == matrices && op.out.dim(1) == args.n,
+  MR_CHECK(op.out.layout.rank == 3 && op.out.dim(0) == args.groups &&
+               op.out.dim(1) == args.of_group && op.out.dim(2) == args.n,
            "muon: out is {}, x is {}", ToString(op.out.layout), ToString(op.x.layout));
   MR_CHECK(args.of_group <= 1 || op.x.stride(1) == args.n,
            "muon: x is {}; the matrices of a group lie end to end", ToString(op.x.layout));
   args.x = SequenceOf(op.x, "x").rows;
-  args.out = RowsOf(op.out, "out");
+  args.out = SequenceOf(op.out, "out").rows;
   MR_CHECK(op.out.layout.contiguous(), "muon: out is {}", ToString(op.out.layout));
   MR_CHECK_LE(matrices, 65535, "muon: matrices at once");
   args.partials = reinterpret_cast<double*>(

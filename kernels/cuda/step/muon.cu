@@ -206,7 +206,7 @@ void LaunchMuonMomentum(const MuonMomentumArgs& args, const Launch& launch) {
 }
 void LaunchMuonNormalise(const MuonNormaliseArgs& args, const Launch& launch) {
   if (args.n == 0 || args.groups * args.of_group == 0) return;
-  // Matrices of x begin where SequenceOf has looked; those of out, which is dense, as its rows do.
+  // Matrices begin where SequenceOf has looked.
   if (args.x.wide && args.out.wide)
     LaunchNormalise<true>(args, launch);
   else

@@ -20,6 +20,12 @@ class Shards {
         axes_.try_emplace(shard.buffer, mesh_.Wide(along));
       });
     });
+    ForEachOp([&](const KernelOp& op, int, int) {
+      if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
+        split_.try_emplace(momentum->out.buffer, mesh_.Wide(momentum->split_axes));
+      else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
+        split_.try_emplace(muon->ortho.buffer, mesh_.Wide(muon->split_axes));
+    });
     // A copy is followed at each pass; few are copied twice.
     while (FollowCopies()) continue;
   }
@@ -59,14 +65,26 @@ class Shards {
   }
 
   bool FollowCopies() {
-    const size_t before = axes_.size();
+    const size_t before = axes_.size() + split_.size();
     ForEachOp([&](const KernelOp& op, int, int) {
       if (const auto* cast = std::get_if<CastOp<View>>(&op))
         Join(cast->x, cast->out);
       else if (const auto* sum = std::get_if<AccumulateOp<View>>(&op))
         Join(sum->x, sum->out);
+      else if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
+        FollowParts(*exchange);
     });
-    return axes_.size() > before;
+    return axes_.size() + split_.size() > before;
+  }
+  // On the other side of an exchange over the axes that shard a flat it is whole, but for what
+  // splits its parameters.
+  void FollowParts(const AllToAllOp<View>& op) {
+    for (const auto& [shards, whole] :
+         {std::pair{op.sent.buffer, op.received.buffer}, {op.received.buffer, op.sent.buffer}})
+      if (const auto split = split_.find(shards); split != split_.end())
+        if (const auto along = axes_.find(shards);
+            along != axes_.end() && along->second == mesh_.Wide(op.axes))
+          split_.try_emplace(whole, split->second);
   }
   void Join(const View& a, const View& b) {
     if (const auto known = axes_.find(a.buffer); known != axes_.end())
@@ -84,8 +102,31 @@ class Shards {
     else if (const auto* sum = std::get_if<AllReduceOp<View>>(&op))
       RequireReplicas(*sum, body, index);
     else if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
-      for (const View& shards : {exchange->sent, exchange->received})
-        Require(shards, exchange->axes, body, index);
+      CheckExchange(*exchange, body, index);
+  }
+
+  // Shards are exchanged over the axes that they lie along; whole flats, and those whose shards are
+  // whole matrices, over those that split these.
+  void CheckExchange(const AllToAllOp<View>& op, int body, int index) {
+    const AxisSet axes = mesh_.Wide(op.axes);
+    const auto parts = [&](const View& view) -> const AxisSet* {
+      const auto split = split_.find(view.buffer);
+      return split == split_.end() || split->second.empty() ? nullptr : &split->second;
+    };
+    bool shards = false;
+    for (const View& view : {op.sent, op.received}) {
+      if (!axes_.contains(view.buffer)) continue;
+      shards = true;
+      if (const AxisSet* split = parts(view); split == nullptr || *split != axes)
+        Require(view, op.axes, body, index);
+    }
+    if (shards) return;
+    for (const View& view : {op.sent, op.received})
+      if (const AxisSet* split = parts(view); split != nullptr && *split != axes)
+        return Report(
+            body, index,
+            fmt::format("goes over {}, but the parts of {} lie along {}", ToString(op.axes),
+                        plan_.buffer(view.buffer).name, ToString(*split)));
   }
 
   void Require(const View& shard, AxisSet axes, int body, int index) {
@@ -119,7 +160,7 @@ class Shards {
 
   const StepPlan& plan_;
   const Mesh& mesh_;
-  ShardAxes axes_;
+  ShardAxes axes_, split_;  // of buffers with shards; with parts of matrices that Muon updates
   Violations* found_ = nullptr;
   std::optional<AxisSet> replicas_;
 };

@@ -63,6 +63,11 @@ std::vector<PlannedCommunicator> MostCommunicators(const Mesh& mesh, const Excha
   for (const AxisSet& axes : shards)
     for (const StreamId stream : {StreamId::kGather, StreamId::kReduce})
       most.push_back({axes, stream, false, needs.muon && stream == StreamId::kReduce});
+  // Parts of matrices to update, where no shards lie along the same axis.
+  const AxisSet tensor = mesh.Wide(Axis::kTensor);
+  if (needs.muon && !tensor.empty() &&
+      std::find(shards.begin(), shards.end(), tensor) == shards.end())
+    most.push_back({tensor, StreamId::kReduce, false, true});
   if (const AxisSet replicas = mesh.Wide(Axis::kReplicate); !replicas.empty())
     most.push_back({replicas, StreamId::kReduce, true});
   PlannedCommunicator unused;

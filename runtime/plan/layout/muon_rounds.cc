@@ -10,21 +10,44 @@
 namespace millrace {
 namespace {
 
-void AddMatrices(const ParamPlacement& param, const Mesh& mesh, std::vector<MuonMatrix>* matrices) {
-  const ParamSpec& spec = param.spec;
-  for (const Split& split : spec.splits)
-    MR_REQUIRE(ErrorCode::kConfig,
-               mesh.Wide(split.axes).empty() || (spec.dims.size() == 3 && split.dim == 0),
+// What the mesh splits of a parameter of one matrix, or of several fused ones; null: nothing.
+const Split* SplitOf(const ParamSpec& spec, const Mesh& mesh) {
+  const Split* found = nullptr;
+  for (const Split& split : spec.splits) {
+    if (mesh.Wide(split.axes).empty()) continue;
+    if (spec.dims.size() == 3 && split.dim == 0) continue;  // by experts, each whole
+    MR_REQUIRE(ErrorCode::kConfig, spec.dims.size() == 2 && found == nullptr,
                "optimizer.name is muon, but {} is split over {}; whole matrices are needed",
                spec.name, ToString(split.axes));
+    found = &split;
+  }
+  return found;
+}
+
+void AddMatrices(const ParamPlacement& param, const Mesh& mesh, std::vector<MuonMatrix>* matrices) {
+  const ParamSpec& spec = param.spec;
+  const Split* const split = SplitOf(spec, mesh);
   const size_t rank = param.dims.size();
   const int64_t experts = rank == 3 ? param.dims[0] : 1, columns = param.dims[rank - 1];
-  const std::vector<int64_t> whole = {param.dims[rank - 2]};
+  const int64_t pieces = split != nullptr && split->dim == 0 ? mesh.Size(split->axes) : 1;
+  const std::vector<int64_t> whole = {param.dims[rank - 2] * pieces};
+  const std::vector<int64_t>& fused = spec.fused.empty() ? whole : spec.fused;
+  MR_CHECK(pieces == 1 || split->parts.empty() || fused.size() == 1 || fused == split->parts,
+           "muon: parts of {} are not its matrices", spec.name);
   int64_t begin = param.begin;
   for (int64_t e = 0; e < experts; ++e)
-    for (const int64_t rows : spec.fused.empty() ? whole : spec.fused) {
-      matrices->push_back({begin, rows, columns});
-      begin += rows * columns;
+    for (const int64_t rows : fused) {
+      MuonMatrix matrix{begin, rows / pieces, columns};
+      if (split != nullptr) {
+        matrix.dim = split->dim;
+        if (split->dim == 0)
+          matrix.blocks =
+              fused.size() > 1 || split->parts.empty() ? std::vector{rows} : split->parts;
+        else
+          matrix.blocks = split->parts.empty() ? std::vector{spec.dims[1]} : split->parts;
+      }
+      begin += matrix.numel();
+      matrices->push_back(std::move(matrix));
     }
   MR_CHECK_EQ(begin, param.begin + param.numel(), "muon: elements of {}", spec.name);
 }
@@ -58,63 +81,129 @@ std::vector<Range> GapsIn(const std::vector<Range>& all, int64_t begin, int64_t 
   return found;
 }
 
-// The round of a flat whose shards are alike, each some whole matrices.
-std::optional<MuonRound> OnEachShard(FlatId id, const FlatParam& flat, int shards,
-                                     const std::vector<MuonMatrix>& matrices) {
-  MuonRound round{{id}, false, flat.shard_numel, {}, {}};
-  for (int shard = 0; shard < shards; ++shard) {
+// A round of the flat alone. Its ranks exchange shards, unless these are alike, each some whole
+// matrices.
+MuonRound RoundOf(const ShardLayout& layout, FlatId id) {
+  const FlatParam& flat = layout.flat(id);
+  const int shards = layout.mesh.Size(flat.shard);
+  std::vector<MuonMatrix> matrices = MatricesOf(layout, flat);
+  MuonRound round{.flats = {id},
+                  .places = 1,
+                  .turns = 1,
+                  .split = {},
+                  .turn_numel = 0,
+                  .matrices = {},
+                  .gaps = {}};
+  if (std::any_of(matrices.begin(), matrices.end(),
+                  [](const MuonMatrix& matrix) { return !matrix.blocks.empty(); }))
+    round.split = flat.key.split, round.turns = layout.mesh.Size(flat.key.split);
+  bool alike = true;
+  for (int shard = 0; shard < shards && alike; ++shard) {
     const int64_t begin = shard * flat.shard_numel;
     std::optional<std::vector<MuonMatrix>> whole = WholeIn(matrices, begin, flat.shard_numel);
     std::vector<Range> gaps = GapsIn(flat.gaps, begin, flat.shard_numel);
-    if (!whole || (shard > 0 && (*whole != round.matrices || gaps != round.gaps)))
-      return std::nullopt;
-    round.matrices = std::move(*whole), round.gaps = std::move(gaps);
+    alike = whole && (shard == 0 || (*whole == round.matrices && gaps == round.gaps));
+    if (alike) round.matrices = std::move(*whole), round.gaps = std::move(gaps);
   }
+  round.turn_numel = alike ? flat.shard_numel : flat.padded_numel;
+  if (alike) return round;
+  round.places = shards;
+  round.matrices = std::move(matrices);
+  round.gaps = flat.gaps;
   return round;
 }
 
+// Are the flats of both of one form?
+bool IsAnother(const ShardLayout& layout, const MuonRound& round, const MuonRound& other) {
+  return round.places == other.places && round.split == other.split &&
+         round.matrices == other.matrices && round.turn_numel == other.turn_numel &&
+         round.gaps == other.gaps &&
+         layout.flat(round.flats.front()).shard == layout.flat(other.flats.front()).shard;
+}
+
 bool GoTogether(const ShardLayout& layout, const MuonRound& a, const MuonRound& b) {
-  return a.exchanged == b.exchanged &&
+  return (a.places > 1) == (b.places > 1) && a.split == b.split &&
          layout.flat(a.flats.front()).shard == layout.flat(b.flats.front()).shard;
 }
 
-// Appends the matrices [begin, begin + numel * matrices.size()), which lie end to end.
-void AddRun(int64_t begin, int64_t matrices, std::vector<MuonRun>* runs) {
+// Appends a run, as one more of those of the last where it can be.
+void AddRun(MuonRun run, std::vector<MuonRun>* runs) {
   if (!runs->empty()) {
     MuonRun& last = runs->back();
-    const int64_t apart = begin - (last.begin + (last.count - 1) * last.apart);
-    if (last.matrices == matrices && (last.count == 1 || last.apart == apart)) {
+    const int64_t apart = run.begin - (last.begin + (last.count - 1) * last.apart);
+    MuonRun like = last;
+    like.begin = run.begin, like.count = 1, like.apart = 0;
+    if (like == run && (last.count == 1 || last.apart == apart)) {
       last.apart = apart;
       ++last.count;
       return;
     }
   }
-  runs->push_back({.begin = begin, .matrices = matrices});
+  runs->push_back(std::move(run));
 }
+
+// Collects matrices as they come.
+class ShapesByRun {
+ public:
+  void Add(const MuonMatrix& matrix, int64_t begin, int64_t parts, int64_t part_apart) {
+    if (open_ && run_.parts == parts && run_.part_apart == part_apart && of_.rows == matrix.rows &&
+        of_.columns == matrix.columns && of_.dim == matrix.dim && of_.blocks == matrix.blocks &&
+        begin == run_.begin + run_.matrices * matrix.numel()) {
+      ++run_.matrices;
+      return;
+    }
+    Close();
+    open_ = true, of_ = matrix;
+    run_ = {.begin = begin,
+            .count = 1,
+            .apart = 0,
+            .matrices = 1,
+            .parts = parts,
+            .part_apart = part_apart,
+            .dim = matrix.dim,
+            .blocks = matrix.blocks};
+  }
+
+  std::vector<MuonShape> Take() {
+    Close();
+    return std::move(shapes_);
+  }
+
+ private:
+  void Close() {
+    if (!open_) return;
+    open_ = false;
+    const bool turned = !of_.blocks.empty() && of_.dim == 1;
+    const int64_t rows = of_.rows * (turned ? 1 : run_.parts),
+                  columns = of_.columns * (turned ? run_.parts : 1);
+    auto shape = std::find_if(shapes_.begin(), shapes_.end(), [&](const MuonShape& known) {
+      return known.rows == rows && known.columns == columns;
+    });
+    if (shape == shapes_.end()) shape = shapes_.insert(shape, {rows, columns, {}});
+    AddRun(run_, &shape->runs);
+  }
+
+  std::vector<MuonShape> shapes_;
+  bool open_ = false;
+  MuonMatrix of_;  // the run's first
+  MuonRun run_;
+};
 
 }  // namespace
 
 std::vector<MuonRound> MuonRoundsOf(const ShardLayout& layout) {
   std::vector<MuonRound> rounds;
-  for (size_t f = 0; f < layout.flats.size(); ++f) {
-    const FlatId id{static_cast<int32_t>(f)};
+  for (const FlatId id : layout.flat_ids()) {
     const FlatParam& flat = layout.flat(id);
     if (flat.key.update != UpdateRule::kMuon || !flat.key.trainable) continue;
-    std::vector<MuonMatrix> matrices = MatricesOf(layout, flat);
-    const int places = layout.mesh.Size(flat.shard);
-    if (std::optional<MuonRound> round = OnEachShard(id, flat, places, matrices)) {
-      rounds.push_back(std::move(*round));
-      continue;
-    }
+    MuonRound own = RoundOf(layout, id);
     const auto open = std::find_if(rounds.begin(), rounds.end(), [&](const MuonRound& round) {
-      return round.exchanged && std::ssize(round.flats) < places && round.matrices == matrices &&
-             round.numel == flat.padded_numel && round.gaps == flat.gaps &&
-             layout.flat(round.flats.front()).shard == flat.shard;
+      return std::ssize(round.flats) < round.places * round.turns && IsAnother(layout, round, own);
     });
     if (open != rounds.end())
       open->flats.push_back(id);
     else
-      rounds.push_back({{id}, true, flat.padded_numel, std::move(matrices), flat.gaps});
+      rounds.push_back(std::move(own));
   }
   return rounds;
 }
@@ -125,7 +214,7 @@ std::vector<std::vector<MuonRound>> MuonBatchesOf(const ShardLayout& layout, int
   for (auto begin = rounds.begin(); begin != rounds.end();) {
     int64_t all = 0;
     auto end = begin;
-    for (; end != rounds.end() && GoTogether(layout, *begin, *end); ++end) all += end->numel;
+    for (; end != rounds.end() && GoTogether(layout, *begin, *end); ++end) all += end->numel();
     const int64_t count = end - begin, parts = std::min(count, CeilDiv(all, numel));
     for (int64_t part = 0; part < parts; ++part)
       batches.emplace_back(begin + part * count / parts, begin + (part + 1) * count / parts);
@@ -141,30 +230,20 @@ int64_t MuonShape::matrices() const {
 }
 
 std::vector<MuonShape> MuonShapesOf(const std::vector<MuonRound>& batch) {
-  std::vector<MuonMatrix> all;
+  ShapesByRun shapes;
   int64_t offset = 0;
   for (const MuonRound& round : batch) {
-    for (MuonMatrix matrix : round.matrices) {
-      matrix.begin += offset;
-      all.push_back(matrix);
-    }
-    offset += round.numel;
+    for (int64_t turn = 0; turn < round.turns; ++turn)
+      for (const MuonMatrix& matrix : round.matrices) {
+        const int64_t begin = offset + turn * round.turn_numel + matrix.begin;
+        if (matrix.blocks.empty())
+          shapes.Add(matrix, begin, 1, 0);
+        else if (turn == 0)
+          shapes.Add(matrix, begin, round.turns, round.turn_numel);
+      }
+    offset += round.numel();
   }
-  std::vector<MuonShape> shapes;
-  for (size_t i = 0; i < all.size();) {
-    const MuonMatrix& first = all[i];
-    int64_t matrices = 0;
-    for (; i < all.size() &&
-           all[i] == MuonMatrix{first.begin + matrices * first.numel(), first.rows, first.columns};
-         ++i)
-      ++matrices;
-    auto shape = std::find_if(shapes.begin(), shapes.end(), [&](const MuonShape& of) {
-      return of.rows == first.rows && of.columns == first.columns;
-    });
-    if (shape == shapes.end()) shape = shapes.insert(shape, {first.rows, first.columns, {}});
-    AddRun(first.begin, matrices, &shape->runs);
-  }
-  return shapes;
+  return shapes.Take();
 }
 
 }  // namespace millrace

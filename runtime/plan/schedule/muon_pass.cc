@@ -39,6 +39,32 @@ double AdjustmentOf(MuonAdjust adjust, const MuonShape& shape) {
   return 0.2 * std::sqrt(std::max(rows, columns));
 }
 
+// f(piece among `parts`, its place in the packed matrices from `first` on): all pieces of the
+// matrices of a run that ranks have in parts.
+template <class F>
+void ForEachPiece(const MuonShape& shape, const MuonRun& run, int64_t first, const View& parts,
+                  const View& packed, F&& f) {
+  const int64_t whole = shape.rows * shape.columns, part = whole / run.parts;
+  for (int64_t i = 0; i < run.count; ++i, first += run.matrices)
+    for (int64_t p = 0; p < run.parts; ++p) {
+      int64_t from = run.begin + i * run.apart + p * run.part_apart, to = first * whole;
+      for (const int64_t block : run.blocks) {
+        // Of each matrix's rows, or of one of its columns' blocks: lines end to end.
+        const int64_t piece = block / run.parts;
+        const bool by_rows = run.dim == 0;
+        const int64_t lines = by_rows ? run.matrices : run.matrices * shape.rows,
+                      length = by_rows ? piece * shape.columns : piece;
+        View of_part = Slice(parts, from, {lines, length});
+        of_part.layout.strides[0] = by_rows ? part : shape.columns / run.parts;
+        View of_whole = Slice(packed, to + p * length, {lines, length});
+        of_whole.layout.strides[0] = by_rows ? whole : shape.columns;
+        f(of_part, of_whole);
+        from += length;
+        to += length * run.parts;
+      }
+    }
+}
+
 }  // namespace
 
 MuonPass::MuonPass(StepBuilder& builder, const GradPass& grads)
@@ -47,7 +73,7 @@ MuonPass::MuonPass(StepBuilder& builder, const GradPass& grads)
     Batch& batch = batches_.emplace_back();
     batch.shapes = MuonShapesOf(rounds);
     batch.rounds = std::move(rounds);
-    for (const MuonRound& round : batch.rounds) batch.numel += round.numel;
+    for (const MuonRound& round : batch.rounds) batch.numel += round.numel();
   }
 }
 
@@ -77,7 +103,9 @@ void MuonPass::AddWork() {
                         BufferClass::kOptimizer, BufferScope::kStep);
   };
   x_ = add("normal", numel);
-  if (b_.options.muon.steps > 1) y_ = add("stepped", numel);
+  const auto parts = [](const Batch& batch) { return batch.like().turns > 1; };
+  if (b_.options.muon.steps > 1 || std::any_of(batches_.begin(), batches_.end(), parts))
+    y_ = add("stepped", numel);
   gram_ = add("gram", squares);
   polynomial_ = add("polynomial", squares);
 }
@@ -101,25 +129,39 @@ void MuonPass::ForEachRound(const Batch& batch, F&& f) const {
   int64_t begin = 0;
   for (const MuonRound& round : batch.rounds) {
     f(round, begin);
-    begin += round.numel;
+    begin += round.numel();
   }
 }
 
 template <class F>
 void MuonPass::ForEachShard(const Batch& batch, const View& shards, F&& f) const {
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
-    for (const FlatId id : round.flats) {
+    for (int64_t i = 0; i < std::ssize(round.flats); ++i) {
+      const FlatId id = round.flats[static_cast<size_t>(i)];
       const int64_t numel = b_.layout.flat(id).shard_numel;
-      f(id, Slice(shards, begin, {numel}));
-      begin += numel;
+      f(id, Slice(shards, begin + i / round.places * round.turn_numel + i % round.places * numel,
+                  {numel}));
     }
   });
 }
 
 void MuonPass::Collect(Batch& batch) {
-  batch.x = NewBuffer("muon_x", batch);
-  batch.sent = batch.exchanged() ? NewBuffer("muon_sent", batch) : batch.x;
-  ForEachShard(batch, batch.sent, [&](FlatId id, const View& shard) {
+  const bool shards = batch.like().places > 1, parts = batch.like().turns > 1;
+  batch.followed = NewBuffer("muon_followed", batch);
+  Follow(batch);
+  ZeroIdle(batch);
+  batch.x = batch.followed;
+  const auto exchange = [&](const char* what, auto over) {
+    const View received = NewBuffer(what, batch);
+    (this->*over)(what, batch, batch.x, received);
+    batch.x = received;
+  };
+  if (shards) exchange("muon_collect", &MuonPass::ExchangeShards);
+  if (parts) exchange("muon_join", &MuonPass::ExchangeParts);
+}
+
+void MuonPass::Follow(const Batch& batch) {
+  ForEachShard(batch, batch.followed, [&](FlatId id, const View& shard) {
     const FlatParam& flat = b_.layout.flat(id);
     MuonMomentumOp<View> op;
     op.grad = grads_.final_grad(id);
@@ -129,25 +171,34 @@ void MuonPass::Collect(Batch& batch) {
     op.momentum = b_.options.muon.momentum;
     op.nesterov = b_.options.muon.nesterov;
     op.shard_axes = flat.shard;
+    op.split_axes = flat.key.split;
     b_.Emit(op, StreamId::kCompute, "muon_momentum/" + flat.name, flat.key.unit);
   });
-  if (!batch.exchanged()) return;
+}
+
+// Places of a round without a flat.
+void MuonPass::ZeroIdle(const Batch& batch) {
   std::vector<Range> idle;
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
-    const int64_t used = std::ssize(round.flats) * b_.layout.flat(round.flats.front()).shard_numel;
-    if (used < round.numel) idle.push_back({begin + used, begin + round.numel});
+    const int64_t used = std::ssize(round.flats) % round.places,
+                  shard = round.turn_numel / round.places;
+    int64_t turn = std::ssize(round.flats) / round.places;
+    if (used > 0) {
+      const int64_t from = begin + turn++ * round.turn_numel;
+      idle.push_back({from + used * shard, from + round.turn_numel});
+    }
+    if (turn < round.turns)
+      idle.push_back({begin + turn * round.turn_numel, begin + round.numel()});
   });
-  if (!idle.empty()) {
-    ZeroRangesOp<View> zero;
-    zero.flat = batch.sent;
-    zero.ranges = std::make_shared<const std::vector<Range>>(std::move(idle));
-    b_.Emit(zero, StreamId::kCompute, Label("muon_idle", batch), UnitOf(batch));
-  }
-  Exchange("muon_collect", batch, batch.sent, batch.x);
+  if (idle.empty()) return;
+  ZeroRangesOp<View> zero;
+  zero.flat = batch.followed;
+  zero.ranges = std::make_shared<const std::vector<Range>>(std::move(idle));
+  b_.Emit(zero, StreamId::kCompute, Label("muon_idle", batch), UnitOf(batch));
 }
 
 void MuonPass::Orthogonalise(Batch& batch) {
-  batch.home = NewBuffer("muon_home", batch);
+  batch.ortho = NewBuffer("muon_ortho", batch);
   ZeroGaps(batch);
   for (const MuonShape& shape : batch.shapes) Orthogonalise(batch, shape);
 }
@@ -156,11 +207,12 @@ void MuonPass::Orthogonalise(Batch& batch) {
 void MuonPass::ZeroGaps(const Batch& batch) {
   std::vector<Range> gaps;
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
-    for (const Range& gap : round.gaps) gaps.push_back({begin + gap.begin, begin + gap.end});
+    for (int64_t turn = 0; turn < round.turns; ++turn, begin += round.turn_numel)
+      for (const Range& gap : round.gaps) gaps.push_back({begin + gap.begin, begin + gap.end});
   });
   if (gaps.empty()) return;
   ZeroRangesOp<View> zero;
-  zero.flat = batch.home;
+  zero.flat = batch.ortho;
   zero.ranges = std::make_shared<const std::vector<Range>>(std::move(gaps));
   b_.Emit(zero, StreamId::kCompute, Label("muon_gaps", batch), UnitOf(batch));
 }
@@ -190,13 +242,27 @@ void MuonPass::Normalise(const Batch& batch, const MuonShape& shape) {
   int64_t first = 0;
   for (const MuonRun& run : shape.runs) {
     MuonNormaliseOp<View> op;
-    op.x = Slice(batch.x, run.begin, {run.count, run.matrices, numel});
-    if (run.count > 1) op.x.layout.strides[0] = run.apart;
-    op.out = Slice(WholeView(x_, dtype_, 0), first * numel, {run.size(), numel});
+    if (run.parts > 1) {
+      ForEachPiece(
+          shape, run, first, batch.x, WholeView(x_, dtype_, 0),
+          [&](const View& part, const View& whole) { Copy("muon_assemble", batch, part, whole); });
+      op.x = op.out = Slice(WholeView(x_, dtype_, 0), first * numel, {1, run.size(), numel});
+    } else {
+      op.x = Slice(batch.x, run.begin, {run.count, run.matrices, numel});
+      if (run.count > 1) op.x.layout.strides[0] = run.apart;
+      op.out = Slice(WholeView(x_, dtype_, 0), first * numel, {run.count, run.matrices, numel});
+    }
     op.eps = b_.options.muon.eps;
     b_.Emit(op, StreamId::kCompute, Label("muon_normalise", batch), UnitOf(batch));
     first += run.size();
   }
+}
+
+void MuonPass::Copy(const char* what, const Batch& batch, const View& x, const View& out) {
+  CopyRowsOp<View> op;
+  op.x = x;
+  op.out = out;
+  b_.Emit(op, StreamId::kCompute, Label(what, batch), UnitOf(batch));
 }
 
 // `scale` times b G + c G G of each of the matrices.
@@ -212,20 +278,34 @@ View MuonPass::PolynomialOf(const Batch& batch, const MuonShape& shape, const Vi
   return polynomial;
 }
 
-// The last step: its results go where the matrices came from.
+// The last step: its results go where the matrices came from, those with parts by way of the buffer
+// that the step does not read.
 void MuonPass::StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
                              const View& polynomial, double scale) {
   const int64_t rows = shape.rows, columns = shape.columns, side = SideOf(shape);
+  const double own = scale * b_.options.muon.coefficients[0];
+  const View packed = WholeView(x.buffer == x_ ? y_ : x_, dtype_, 0);
+  const auto store = [&](int64_t first, int64_t matrices, const View& out) {
+    const View from = Slice(x, first * rows * columns, {matrices, rows, columns}),
+               by = Slice(polynomial, first * side * side, {matrices, side, side});
+    EmitProduct("muon_last", batch, IsTall(shape) ? from : by, IsTall(shape) ? by : from, out, 1,
+                from, own);
+  };
   int64_t first = 0;
-  for (const MuonRun& run : shape.runs)
-    for (int64_t i = 0; i < run.count; ++i) {
-      const View from = Slice(x, first * rows * columns, {run.matrices, rows, columns}),
-                 by = Slice(polynomial, first * side * side, {run.matrices, side, side});
-      EmitProduct("muon_last", batch, IsTall(shape) ? from : by, IsTall(shape) ? by : from,
-                  Slice(batch.home, run.begin + i * run.apart, {run.matrices, rows, columns}), 1,
-                  from, scale * b_.options.muon.coefficients[0]);
-      first += run.matrices;
+  for (const MuonRun& run : shape.runs) {
+    if (run.parts > 1) {
+      store(first, run.size(), Slice(packed, first * rows * columns, {run.size(), rows, columns}));
+      ForEachPiece(shape, run, first, batch.ortho, packed,
+                   [&](const View& part, const View& whole) {
+                     Copy("muon_take_apart", batch, whole, part);
+                   });
+    } else {
+      for (int64_t i = 0; i < run.count; ++i)
+        store(first + i * run.matrices, run.matrices,
+              Slice(batch.ortho, run.begin + i * run.apart, {run.matrices, rows, columns}));
     }
+    first += run.size();
+  }
 }
 
 void MuonPass::EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
@@ -240,27 +320,45 @@ void MuonPass::EmitProduct(const char* what, const Batch& batch, const View& a, 
   b_.Emit(op, StreamId::kCompute, Label(what, batch), UnitOf(batch));
 }
 
-void MuonPass::Exchange(const char* what, const Batch& batch, const View& sent,
-                        const View& received) {
+void MuonPass::ExchangeShards(const char* what, const Batch& batch, const View& sent,
+                              const View& received) {
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
-    const FlatParam& flat = b_.layout.flat(round.flats.front());
-    AllToAllOp<View> op;
-    op.sent = Slice(sent, begin, {round.numel});
-    op.received = Slice(received, begin, {round.numel});
-    op.axes = flat.shard;
-    b_.Emit(op, StreamId::kReduce, fmt::format("{}/{}", what, flat.name), flat.key.unit);
+    for (int64_t turn = 0; turn < round.turns; ++turn, begin += round.turn_numel)
+      Exchange(what, batch, Slice(sent, begin, {round.turn_numel}),
+               Slice(received, begin, {round.turn_numel}), FlatOf(batch).shard);
   });
 }
 
+void MuonPass::ExchangeParts(const char* what, const Batch& batch, const View& sent,
+                             const View& received) {
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    Exchange(what, batch, Slice(sent, begin, {round.numel()}),
+             Slice(received, begin, {round.numel()}), round.split);
+  });
+}
+
+void MuonPass::Exchange(const char* what, const Batch& batch, const View& sent,
+                        const View& received, AxisSet axes) {
+  AllToAllOp<View> op;
+  op.sent = sent;
+  op.received = received;
+  op.axes = axes;
+  b_.Emit(op, StreamId::kReduce, Label(what, batch), UnitOf(batch));
+}
+
 void MuonPass::SendBack(Batch& batch) {
-  batch.back = batch.home;
-  if (!batch.exchanged()) return;
-  batch.back = NewBuffer("muon_back", batch);
-  Exchange("muon_return", batch, batch.home, batch.back);
+  batch.steps = batch.ortho;
+  const auto exchange = [&](const char* what, auto over) {
+    const View received = NewBuffer(what, batch);
+    (this->*over)(what, batch, batch.steps, received);
+    batch.steps = received;
+  };
+  if (batch.like().turns > 1) exchange("muon_part", &MuonPass::ExchangeParts);
+  if (batch.like().places > 1) exchange("muon_return", &MuonPass::ExchangeShards);
 }
 
 void MuonPass::Update(const Batch& batch) {
-  ForEachShard(batch, batch.back, [&](FlatId id, const View& shard) {
+  ForEachShard(batch, batch.steps, [&](FlatId id, const View& shard) {
     const FlatParam& flat = b_.layout.flat(id);
     MuonUpdateOp<View> op;
     op.ortho = shard;
@@ -272,6 +370,7 @@ void MuonPass::Update(const Batch& batch) {
     op.segments = SegmentsOf(b_, id);
     if (op.segments) op.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
     op.shard_axes = flat.shard;
+    op.split_axes = flat.key.split;
     b_.Emit(op, StreamId::kCompute, "muon_update/" + flat.name, flat.key.unit);
   });
 }

@@ -2,12 +2,13 @@
 // runtime/plan.
 //
 // Of each batch of rounds (runtime/plan/layout/muon_rounds.h) every rank forms what its shards
-// follow. Of a round that is exchanged, an all-to-all makes of these one whole flat on each rank.
-// The matrices in it are normalised into one buffer for each shape and made orthogonal there, a
-// shape at a time, but for the last step, which writes them where they came from. Another
-// all-to-all brings the shards of the results home, and the weights follow them. What a rank
-// receives of batch k + 1 is under way while it works on batch k, and so is what it sends back of
-// batch k - 1; rounds of one batch are sent while the next are formed.
+// follow. Where ranks have parts of matrices, all-to-alls make of these whole ones: over the axes
+// that shard a flat, then over those that split its matrices, whose pieces are then copied to where
+// they belong. Matrices are normalised into one buffer for each shape and made orthogonal there, a
+// shape at a time, but for the last step, which writes them where they came from. Other
+// all-to-alls bring the results home, and the weights follow them. What a rank receives of batch
+// k + 1 is under way while it works on batch k, and so is what it sends back of batch k - 1; rounds
+// of one batch are sent while the next are formed.
 //
 // Precision  The momentum is f32. Matrices, and products with them, have the dtype that the model
 //            computes in: f32, or bf16 as PyTorch's Muon always has. A gram matrix and its
@@ -31,18 +32,18 @@ class MuonPass {
   void Emit();
 
  private:
-  // A batch and its buffers, its rounds end to end in each: shards for all ranks, what this rank
-  // works on, the same made orthogonal, and shards from all ranks. Without an exchange two each.
+  // A batch and its buffers, its rounds end to end in each: what this rank works on, from whoever
+  // had it, and the same made orthogonal; and what it has of all its flats, before and after.
   struct Batch {
     std::vector<MuonRound> rounds;
     std::vector<MuonShape> shapes;
     int64_t numel = 0;
-    View sent, x, home, back;
-    bool exchanged() const { return rounds.front().exchanged; }
+    View followed, x, ortho, steps;
+    const MuonRound& like() const { return rounds.front(); }  // where they are alike
   };
 
   const FlatParam& FlatOf(const Batch& batch) const {
-    return b_.layout.flat(batch.rounds.front().flats.front());
+    return b_.layout.flat(batch.like().flats.front());
   }
   std::string Label(const char* what, const Batch& batch) const;
   UnitId UnitOf(const Batch& batch) const { return FlatOf(batch).key.unit; }
@@ -57,17 +58,24 @@ class MuonPass {
   View Work(BufferId buffer, int64_t matrices, int64_t rows, int64_t columns) const;
 
   void Collect(Batch& batch);
+  void Follow(const Batch& batch);
+  void ZeroIdle(const Batch& batch);
   void Orthogonalise(Batch& batch);
   void Orthogonalise(const Batch& batch, const MuonShape& shape);
   void Normalise(const Batch& batch, const MuonShape& shape);
   View PolynomialOf(const Batch& batch, const MuonShape& shape, const View& x, double scale);
   void StoreProducts(const Batch& batch, const MuonShape& shape, const View& x,
                      const View& polynomial, double scale);
+  void Copy(const char* what, const Batch& batch, const View& x, const View& out);
   // out = a b, or scale_ab a b + scale_c c.
   void EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
                    const View& out, double scale_ab = 1, const View& c = {}, double scale_c = 0);
   void ZeroGaps(const Batch& batch);
-  void Exchange(const char* what, const Batch& batch, const View& sent, const View& received);
+  // Of every turn over the axes that shard its flats, or of every round over those that split them.
+  void ExchangeShards(const char* what, const Batch& batch, const View& sent, const View& received);
+  void ExchangeParts(const char* what, const Batch& batch, const View& sent, const View& received);
+  void Exchange(const char* what, const Batch& batch, const View& sent, const View& received,
+                AxisSet axes);
   void SendBack(Batch& batch);
   void Update(const Batch& batch);
 

@@ -1,6 +1,7 @@
 // Which rank makes which matrices orthogonal, and what the plan does for it.
 #include "runtime/plan/layout/muon_rounds.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <memory>
 #include <set>
@@ -75,7 +76,7 @@ TEST_CASE("blocks take turns, each once, and a last round may be short", "[plan]
     CHECK(rounds.size() == static_cast<size_t>((5 + shards - 1) / shards));
     std::vector<FlatId> owned;
     for (const MuonRound& round : rounds) {
-      CHECK(round.exchanged == (shards > 1));
+      CHECK(round.places == shards);
       CHECK(round.flats.size() <= static_cast<size_t>(shards));
       owned.insert(owned.end(), round.flats.begin(), round.flats.end());
     }
@@ -112,21 +113,21 @@ TEST_CASE("ranks keep the matrices that their shards have whole, where shards ar
       expected.insert(expected.end(), block.begin(), block.end());
     int64_t covered = 0;
     for (const MuonRound& round : rounds) {
-      CHECK(!round.exchanged);
+      CHECK(round.places == 1);
       CHECK(round.flats.size() == 1);
       CHECK(SizesOf(round) == expected);
       covered = 0;
       for (const MuonMatrix& matrix : round.matrices) covered += matrix.numel();
       for (const Range& gap : round.gaps) covered += gap.end - gap.begin;
-      CHECK(covered == round.numel);
+      CHECK(covered == round.numel());
     }
   }
   // A rank would have parts of a block, or another number of blocks than the next.
   for (const auto& [blocks, shards] : {std::pair(1, 2), {2, 4}, {4, 3}, {2, 3}})
-    for (const MuonRound& round : rounds_of(blocks, shards)) CHECK(round.exchanged);
+    for (const MuonRound& round : rounds_of(blocks, shards)) CHECK(round.places == shards);
   // As many elements, but other matrices.
   for (const MuonRound& round : rounds_of(2, 2, test::Unequal(test::TinyLlama())))
-    CHECK(round.exchanged);
+    CHECK(round.places == 2);
 }
 
 TEST_CASE("batches are even, of rounds that go together, and as long as they are told",
@@ -134,7 +135,7 @@ TEST_CASE("batches are even, of rounds that go together, and as long as they are
   const ShardLayout layout = LayoutOf(test::TinyGpt2(7), {1, 2});
   const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
   REQUIRE(rounds.size() == 4);
-  const int64_t numel = rounds[0].numel;
+  const int64_t numel = rounds[0].numel();
   const auto sizes = [&](int64_t most) {
     std::vector<size_t> found;
     std::vector<MuonRound> all;
@@ -152,23 +153,28 @@ TEST_CASE("batches are even, of rounds that go together, and as long as they are
 }
 
 TEST_CASE("matrices of one shape are one batch, wherever they lie", "[plan][muon]") {
-  const MuonRound round{.flats = {},
-                        .exchanged = false,
-                        .numel = 100,
-                        .matrices = {{0, 3, 4}, {12, 3, 4}, {24, 4, 3}, {40, 3, 4}, {60, 3, 4}},
-                        .gaps = {}};
+  MuonRound round;
+  round.turn_numel = 100;
+  round.matrices = {{0, 3, 4}, {12, 3, 4}, {24, 4, 3}, {40, 3, 4}, {60, 3, 4}};
   const std::vector<MuonShape> shapes = MuonShapesOf({round, round, round});
+  const auto runs_of = [](const MuonShape& shape) {
+    std::vector<std::array<int64_t, 4>> runs;
+    for (const MuonRun& run : shape.runs)
+      runs.push_back({run.begin, run.count, run.apart, run.matrices});
+    return runs;
+  };
+  using Runs = std::vector<std::array<int64_t, 4>>;
   REQUIRE(shapes.size() == 2);
   CHECK(shapes[0].rows == 3);
   CHECK(shapes[0].matrices() == 12);
-  CHECK(shapes[0].runs == std::vector<MuonRun>{{0, 1, 0, 2},
-                                               {40, 2, 20, 1},
-                                               {100, 1, 0, 2},
-                                               {140, 2, 20, 1},
-                                               {200, 1, 0, 2},
-                                               {240, 2, 20, 1}});
+  CHECK(runs_of(shapes[0]) == Runs{{0, 1, 0, 2},
+                                   {40, 2, 20, 1},
+                                   {100, 1, 0, 2},
+                                   {140, 2, 20, 1},
+                                   {200, 1, 0, 2},
+                                   {240, 2, 20, 1}});
   CHECK(shapes[1].columns == 3);
-  CHECK(shapes[1].runs == std::vector<MuonRun>{{24, 3, 100, 1}});
+  CHECK(runs_of(shapes[1]) == Runs{{24, 3, 100, 1}});
 }
 
 TEST_CASE("experts are matrices of their own, and a split by experts leaves them whole",
@@ -190,13 +196,43 @@ TEST_CASE("experts are matrices of their own, and a split by experts leaves them
   CHECK(experts_of(2) == 4);
 }
 
-TEST_CASE("matrices that ranks split are refused", "[plan][muon]") {
+TEST_CASE("of matrices that ranks split, all parts of one turn come together", "[plan][muon]") {
   ModelOptions o = test::Divisible(test::TinyLlama());
   o.tensor = 2;
-  const ShardLayout layout = LayoutOf(o, Mesh(1, 1).With(Axis::kTensor, 2));
-  REQUIRE_THROWS_WITH(MuonRoundsOf(layout),
-                      Catch::Contains("optimizer.name is muon, but h.0.attn.qkv.weight is split "
-                                      "over tensor; whole matrices are needed"));
+  for (const int shards : {1, 2}) {
+    CAPTURE(shards);
+    const ShardLayout layout = LayoutOf(o, Mesh(1, shards).With(Axis::kTensor, 2));
+    const std::vector<MuonRound> rounds = MuonRoundsOf(layout);
+    const auto blocks = static_cast<int64_t>(o.blocks.size());
+    REQUIRE(std::ssize(rounds) == (blocks + 2 * shards - 1) / (2 * shards));
+    ModelOptions whole_options = o;
+    whole_options.tensor = 1;
+    const MuonRound whole = MuonRoundsOf(LayoutOf(whole_options, {1, 1})).front();
+    for (const MuonRound& round : rounds) {
+      CHECK(round.places == shards);
+      CHECK(round.turns == 2);
+      CHECK(round.split == Axis::kTensor);
+      REQUIRE(round.matrices.size() == whole.matrices.size());
+      for (size_t i = 0; i < round.matrices.size(); ++i) {
+        const MuonMatrix &part = round.matrices[i], &of = whole.matrices[i];
+        const bool by_columns = i == 3 || i == 6;  // o, down
+        CHECK(part.dim == (by_columns ? 1 : 0));
+        CHECK(part.blocks == std::vector{by_columns ? of.columns : of.rows});
+        CHECK(part.rows == of.rows / (by_columns ? 1 : 2));
+        CHECK(part.columns == of.columns / (by_columns ? 2 : 1));
+      }
+    }
+    const std::vector<MuonShape> shapes = MuonShapesOf({rounds.front()});
+    REQUIRE(shapes.size() == MuonShapesOf({whole}).size());
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      CHECK(shapes[i].rows == MuonShapesOf({whole})[i].rows);
+      CHECK(shapes[i].columns == MuonShapesOf({whole})[i].columns);
+      for (const MuonRun& run : shapes[i].runs) {
+        CHECK(run.parts == 2);
+        CHECK(run.part_apart == rounds.front().turn_numel);
+      }
+    }
+  }
 }
 
 test::PlanCase CaseOf(int shards) {
@@ -247,6 +283,33 @@ TEST_CASE("the proof knows along which axes shards are exchanged", "[plan][muon]
     CAPTURE(wrong);
     REQUIRE_THROWS_WITH(CheckPlan(plan, c.mesh, 1),
                         Catch::Contains("goes over replicate, but the shards of"));
+  }
+}
+
+// Blocks of one unit each, or two, whose shards are whole matrices of a part of the columns.
+TEST_CASE("the proof knows along which axes parts of matrices are exchanged", "[plan][muon]") {
+  for (const int64_t blocks : {1, 2}) {
+    test::PlanCase c;
+    c.model = ByMuon(test::Divisible(test::TinyLlama()));
+    c.model.blocks.resize(4, c.model.blocks.front());
+    c.model.blocks_per_unit = blocks;
+    c.model.tensor = 2;
+    c.mesh = Mesh(2, 2).With(Axis::kTensor, 2);
+    const StepPlan good = test::PlanOf(c);
+    CheckPlan(good, c.mesh, 1);
+    CHECK(CountOf<AllToAllOp>(good) == (blocks == 1 ? 2 * (2 + 1) : 2));
+    for (const std::string of : {"muon_collect", "muon_join", "muon_part", "muon_return"})
+      for (const Axis wrong : {Axis::kReplicate, Axis::kShard, Axis::kTensor}) {
+        const bool shards = of == "muon_collect" || of == "muon_return";
+        if (wrong == (shards ? Axis::kShard : Axis::kTensor) || (shards && blocks == 2)) continue;
+        StepPlan plan = good;
+        for (Body& body : plan.bodies)
+          for (PlanOp& op : body.ops)
+            if (op.label.starts_with(of)) std::get<AllToAllOp<View>>(op.op).axes = wrong;
+        CAPTURE(blocks, of, ToString(wrong));
+        REQUIRE_THROWS_WITH(CheckPlan(plan, c.mesh, 1),
+                            Catch::Contains("goes over " + ToString(wrong) + ", but the "));
+      }
   }
 }
 

@@ -84,9 +84,9 @@ Apart Compare(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 // In bf16 what is rounded, and when, is as PyTorch's: each of the three products of a step, with
-// what is added to it. Only sums are in another order, which rounds other elements up: errors are as
-// large, of most matrices' elements within 1.1 in the root mean square, of the fewest within 1.25.
-// The largest of these is a smaller sample.
+// what is added to it. Only sums are in another order, which rounds other elements up: errors are
+// as large, of most matrices' elements within 1.1 in the root mean square, of the fewest within
+// 1.25. The largest of these is a smaller sample.
 TEST_CASE("matrices become what PyTorch's Newton-Schulz makes of them, in f32 and in bf16",
           "[golden][muon]") {
   const Golden golden = Golden::WithMuon("llama_tied_tiny");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <utility>
 
 #include "tests/system/axes/split_trial.h"
 
@@ -68,7 +69,7 @@ TEST_CASE("a device holds what was measured beside the arena, within 3 %", "[pla
 TEST_CASE("what is counted before there is a plan covers what the plan calls for", "[plan][cost]") {
   const AuxLossKind aux_loss = GENERATE(AuxLossKind::kNone, AuxLossKind::kSwitch,
                                         AuxLossKind::kSequence, AuxLossKind::kPooled);
-  for (const bool experts : {false, true})
+  for (const auto& [experts, muon] : {std::pair{false, false}, {true, false}, {false, true}})
     for (const SplitShape& shape :
          {SplitShape{.shard = 2}, SplitShape{.replicate = 2, .shard = 2}, SplitShape{.tensor = 2},
           SplitShape{.shard = 2, .tensor = 2}, SplitShape{.replicate = 2, .tensor = 2},
@@ -76,11 +77,13 @@ TEST_CASE("what is counted before there is a plan covers what the plan calls for
           SplitShape{.expert = 2}, SplitShape{.shard = 2, .expert = 2},
           SplitShape{.tensor = 2, .expert = 2}}) {
       if (shape.expert > 1 && !experts) continue;
-      CAPTURE(experts, shape.replicate, shape.shard, shape.context, shape.tensor, shape.expert);
+      CAPTURE(experts, muon, shape.replicate, shape.shard, shape.context, shape.tensor,
+              shape.expert);
       Trial trial = SplitTrial(
           experts ? ModelConfig::Family::kQwen3Moe : ModelConfig::Family::kLlama, shape, 2, 12);
       if (experts) trial.config.model.moe = {.experts = 4, .top_k = 2, .ffn = 13};
       if (experts) trial.config.model.moe.aux_loss = aux_loss;
+      if (muon) trial.config.optimizer.name = OptimizerKind::kMuon;
       const AssembledRun run = PlanOf(trial);
       const Mesh& mesh = run.layout.mesh;
       const ExchangeNeeds needs = ExchangeNeedsOf(trial.config);

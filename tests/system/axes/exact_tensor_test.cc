@@ -43,6 +43,38 @@ TEST_CASE("on integers a split model has the bits of the whole one, on every mes
   }
 }
 
+// Whole matrices over shard and tensor: what is made of them has their bits, whoever owns them,
+// however many are multiplied at once, and however many ranks had parts.
+TEST_CASE("on integers matrices updated by Muon have the whole model's bits", "[exact][tensor]") {
+  for (const auto& [family, kv_heads] : {std::pair{ModelConfig::Family::kGpt2, int64_t{12}},
+                                         {ModelConfig::Family::kLlama, int64_t{12}},
+                                         {ModelConfig::Family::kLlama, int64_t{2}}})
+    for (const int64_t blocks : {1, 2}) {
+      const auto trial_of = [&](const ExactShape& shape, int64_t accumulate) {
+        Trial trial = TrialOf(family, shape, accumulate);
+        if (family == ModelConfig::Family::kLlama) trial.config.model.kv_heads = kv_heads;
+        trial.config.optimizer.name = OptimizerKind::kMuon;
+        trial.config.sharding.blocks_per_unit = blocks;
+        return trial;
+      };
+      const std::string whole = ExactBits(trial_of({}, 1));
+      for (const ExactShape& shape : {ExactShape{1, 2, 1, 1},
+                                      {1, 3, 1, 1},
+                                      {1, 1, 1, 2},
+                                      {1, 1, 1, 4},
+                                      {1, 2, 1, 2},
+                                      {2, 1, 1, 2},
+                                      {1, 3, 1, 2},
+                                      {2, 2, 1, 2},
+                                      {1, 2, 1, 4}}) {
+        INFO("kv_heads " << kv_heads << " blocks " << blocks << " replicate " << shape.replicate
+                         << " shard " << shape.shard << " tensor " << shape.tensor);
+        CHECK(ExactBits(trial_of(shape, 1)) == whole);
+      }
+      CHECK(ExactBits(trial_of({}, 3)) == whole);
+    }
+}
+
 // QK-norms and a block that predicts one token further; a row of single branches.
 std::vector<Trial> StacksOf(const ExactShape& shape, int64_t accumulate) {
   Trial further = TrialOf(ModelConfig::Family::kQwen3, shape, accumulate);

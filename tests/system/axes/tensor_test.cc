@@ -35,6 +35,29 @@ TEST_CASE("a model split over ranks trains as the whole one does", "[tensor]") {
     }
 }
 
+TEST_CASE("a model split over ranks trains by Muon as the whole one does", "[tensor][muon]") {
+  for (const auto family : kFamilies) {
+    const auto trial_of = [&](const SplitShape& shape) {
+      Trial trial = TrialOf(family, shape, 2);
+      trial.config.optimizer.name = OptimizerKind::kMuon;
+      return trial;
+    };
+    const Outcome whole = RunTrial(trial_of({}));
+    for (const SplitShape& shape : {SplitShape{1, 1, 1, 2, 1},
+                                    {1, 1, 1, 2, 3},
+                                    {1, 2, 1, 2, 1},
+                                    {2, 1, 1, 2, 2},
+                                    {2, 2, 1, 2, 1}}) {
+      INFO("replicate " << shape.replicate << " shard " << shape.shard << " tensor " << shape.tensor
+                        << " accumulate " << shape.accumulate);
+      const Trial trial = trial_of(shape);
+      const Outcome split = RunTrial(trial);
+      RequireClose(split, whole);
+      if (family != ModelConfig::Family::kNemotronH) RequireCounters(trial, split);
+    }
+  }
+}
+
 // Each rank multiplies some rows of a weight that no rank splits, and several ranks the same ones.
 TEST_CASE("ranks that share key and value heads train alike, and no option changes a bit",
           "[tensor]") {
@@ -85,6 +108,12 @@ TEST_CASE("a checkpoint of any mesh loads at any other, value by value", "[tenso
       RequireCheckpointsLoad(
           saves, loads, {{}, {1, 1, 1, 2, 1}, {1, 2, 1, 2, 1}, {2, 1, 1, 2, 1}, {1, 3, 1, 1, 1}});
     }
+  const auto by_muon = [](const SplitShape& shape) {
+    Trial trial = TrialOf(ModelConfig::Family::kGpt2, shape, 2);
+    trial.config.optimizer.name = OptimizerKind::kMuon;
+    return trial;
+  };
+  RequireCheckpointsLoad(by_muon, by_muon, {{}, {1, 1, 1, 2, 1}, {1, 2, 1, 2, 1}, {1, 3, 1, 1, 1}});
 }
 
 // The same values begin a run on every mesh.

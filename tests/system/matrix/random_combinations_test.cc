@@ -70,6 +70,9 @@ Trial DrawBase(Draw& draw) {
     MakeExperts(base, others % 2 == 0 ? draw.Of<int64_t>({1, 2, others}) : 1);
     trial = base.trial;
   }
+  // Whose closed forms are stated for blocks without experts.
+  if (!trial.config.model.Has('E') && draw.Below(3) == 0)
+    trial.config.optimizer.name = OptimizerKind::kMuon;
   return trial;
 }
 
@@ -106,13 +109,14 @@ void DrawOptions(Draw& draw, Trial& trial) {
 std::string Describe(const Trial& trial) {
   const Config& c = trial.config;
   return fmt::format(
-      "world {} replicate {} context {} tensor {} strips {} expert {} {} tied {} layers {} per "
+      "world {} replicate {} context {} tensor {} strips {} expert {} {}{} tied {} layers {} per "
       "unit {} batch {} accumulate {} compute {} sums {} wire {} sync {} | allocator {} "
       "prefetch {} slots {} reduce_depth {} recompute {} downcast {} concat {} reshard {} graph {} "
       "overlap {} checked {} adversary {}",
       trial.world, c.parallel.replicate, c.parallel.context, c.parallel.tensor,
-      c.parallel.tensor_strips, c.parallel.expert, Name(c.model.family), c.model.Tied(),
-      c.model.layers, fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
+      c.parallel.tensor_strips, c.parallel.expert, Name(c.model.family),
+      c.optimizer.HasMuon() ? " by muon" : "", c.model.Tied(), c.model.layers,
+      fmt::join(c.sharding.BlocksOfUnits(c.model.layers), ","), c.train.micro_batch,
       *c.train.accumulate, static_cast<int>(c.precision.compute),
       static_cast<int>(c.precision.grad_accumulate), static_cast<int>(c.precision.grad_wire),
       static_cast<int>(c.sharding.grad_sync), static_cast<int>(c.memory.allocator),
