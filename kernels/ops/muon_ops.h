@@ -16,9 +16,10 @@ namespace millrace {
 struct MuonMomentumAttrs {
   double momentum = 0.95;
   bool nesterov = true;
-  // Along which the shards of the flat parameter lie, and along which ranks have other elements of
-  // its parameters; no kernel reads them.
-  AxisSet shard_axes, split_axes;
+  // Along which the shards of the flat parameter lie; along which ranks have parts of its matrices;
+  // and over which of the two `out` is exchanged first: shards that are whole matrices, or parts of
+  // such, are not exchanged. No kernel reads them.
+  AxisSet shard_axes, split_axes, exchange_axes;
   bool operator==(const MuonMomentumAttrs&) const = default;
 };
 template <class V>
@@ -63,9 +64,9 @@ struct MuonNormaliseOp : MuonNormaliseAttrs {
 // master, also when the step is skipped. Gaps, zero in both, stay zero.
 struct MuonUpdateAttrs {
   double lr_scale = 1, weight_decay = 0;
-  UpdateSegments segments;         // of the whole flat parameter; null: none
-  RankInt flat_begin;              // with segments: of this rank's shard in the flat parameter
-  AxisSet shard_axes, split_axes;  // as above
+  UpdateSegments segments;  // of the whole flat parameter; null: none
+  RankInt flat_begin;       // with segments: of this rank's shard in the flat parameter
+  AxisSet shard_axes, split_axes, exchange_axes;  // as above, of ortho: exchanged last
   bool operator==(const MuonUpdateAttrs&) const = default;
 
   template <class Self, class F>

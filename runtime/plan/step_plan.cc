@@ -209,13 +209,18 @@ void AddUpdate(const Op& typed, const Add& add) {
                     typed.weight_decay, RangesText(*typed.decay)));
   if constexpr (requires { typed.momentum; })
     add(fmt::format("momentum={} nesterov={:d}", typed.momentum, typed.nesterov));
-  if constexpr (requires { typed.coefficients; })
-    add(fmt::format("coefficients={}", fmt::join(typed.coefficients, ",")));
+  if constexpr (requires { typed.alpha; })
+    if (typed.alpha != 1 || typed.beta != 0)
+      add(fmt::format("alpha={} beta={}", typed.alpha, typed.beta));
   if constexpr (requires { typed.lr_scale; })
     add(fmt::format("lr_scale={} weight_decay={}", typed.lr_scale, typed.weight_decay));
   if constexpr (requires { typed.segments; })
     if (typed.segments) add("segments=" + SegmentsText(*typed.segments));
   if constexpr (requires { typed.shard_axes; }) add("shards=" + ToString(typed.shard_axes));
+  if constexpr (requires { typed.split_axes; })
+    if (!typed.split_axes.empty()) add("split=" + ToString(typed.split_axes));
+  if constexpr (requires { typed.exchange_axes; })
+    if (!typed.exchange_axes.empty()) add("exchange=" + ToString(typed.exchange_axes));
   if constexpr (requires { typed.runs; })
     if (typed.runs) add("runs=" + RunsText(*typed.runs));
   if constexpr (requires { typed.encoding; }) add("encoding=" + ToString(*typed.encoding));

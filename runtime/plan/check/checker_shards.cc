@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -22,9 +23,9 @@ class Shards {
     });
     ForEachOp([&](const KernelOp& op, int, int) {
       if (const auto* momentum = std::get_if<MuonMomentumOp<View>>(&op))
-        split_.try_emplace(momentum->out.buffer, mesh_.Wide(momentum->split_axes));
+        AddExchange(momentum->out, *momentum);
       else if (const auto* muon = std::get_if<MuonUpdateOp<View>>(&op))
-        split_.try_emplace(muon->ortho.buffer, mesh_.Wide(muon->split_axes));
+        AddExchange(muon->ortho, *muon);
     });
     // A copy is followed at each pass; few are copied twice.
     while (FollowCopies()) continue;
@@ -65,7 +66,7 @@ class Shards {
   }
 
   bool FollowCopies() {
-    const size_t before = axes_.size() + split_.size();
+    const size_t before = axes_.size() + exchanges_.size();
     ForEachOp([&](const KernelOp& op, int, int) {
       if (const auto* cast = std::get_if<CastOp<View>>(&op))
         Join(cast->x, cast->out);
@@ -74,17 +75,24 @@ class Shards {
       else if (const auto* exchange = std::get_if<AllToAllOp<View>>(&op))
         FollowParts(*exchange);
     });
-    return axes_.size() + split_.size() > before;
+    return axes_.size() + exchanges_.size() > before;
   }
-  // On the other side of an exchange over the axes that shard a flat it is whole, but for what
-  // splits its parameters.
+
+  // What a buffer of shards that Muon updates is exchanged over, and what is then left to do.
+  struct NextExchange {
+    AxisSet axes, then;
+  };
+  template <class Attrs>
+  void AddExchange(const View& shards, const Attrs& of) {
+    const AxisSet axes = mesh_.Wide(of.exchange_axes), split = mesh_.Wide(of.split_axes);
+    exchanges_.try_emplace(shards.buffer, NextExchange{axes, axes == split ? AxisSet() : split});
+  }
   void FollowParts(const AllToAllOp<View>& op) {
-    for (const auto& [shards, whole] :
+    for (const auto& [from, to] :
          {std::pair{op.sent.buffer, op.received.buffer}, {op.received.buffer, op.sent.buffer}})
-      if (const auto split = split_.find(shards); split != split_.end())
-        if (const auto along = axes_.find(shards);
-            along != axes_.end() && along->second == mesh_.Wide(op.axes))
-          split_.try_emplace(whole, split->second);
+      if (const auto next = exchanges_.find(from);
+          next != exchanges_.end() && !next->second.then.empty())
+        exchanges_.try_emplace(to, NextExchange{next->second.then, {}});
   }
   void Join(const View& a, const View& b) {
     if (const auto known = axes_.find(a.buffer); known != axes_.end())
@@ -105,28 +113,24 @@ class Shards {
       CheckExchange(*exchange, body, index);
   }
 
-  // Shards are exchanged over the axes that they lie along; whole flats, and those whose shards are
-  // whole matrices, over those that split these.
+  // Shards are exchanged over the axes that they lie along, whole flats over those that split their
+  // matrices. Between the two exchanges a buffer is on the other side of both.
   void CheckExchange(const AllToAllOp<View>& op, int body, int index) {
-    const AxisSet axes = mesh_.Wide(op.axes);
-    const auto parts = [&](const View& view) -> const AxisSet* {
-      const auto split = split_.find(view.buffer);
-      return split == split_.end() || split->second.empty() ? nullptr : &split->second;
-    };
-    bool shards = false;
-    for (const View& view : {op.sent, op.received}) {
-      if (!axes_.contains(view.buffer)) continue;
-      shards = true;
-      if (const AxisSet* split = parts(view); split == nullptr || *split != axes)
-        Require(view, op.axes, body, index);
+    const auto sent = exchanges_.find(op.sent.buffer),
+               received = exchanges_.find(op.received.buffer);
+    const bool both = sent != exchanges_.end() && received != exchanges_.end();
+    for (const auto& [next, view] : {std::pair{sent, &op.sent}, {received, &op.received}}) {
+      if (next == exchanges_.end()) {
+        if (!both && (sent == received)) Require(*view, op.axes, body, index);
+        continue;
+      }
+      const bool between = both && next->second.then.empty();
+      if (!between && next->second.axes != mesh_.Wide(op.axes))
+        Report(body, index,
+               fmt::format("goes over {}, but the shards of {} are exchanged over {}",
+                           ToString(op.axes), plan_.buffer(view->buffer).name,
+                           ToString(next->second.axes)));
     }
-    if (shards) return;
-    for (const View& view : {op.sent, op.received})
-      if (const AxisSet* split = parts(view); split != nullptr && *split != axes)
-        return Report(
-            body, index,
-            fmt::format("goes over {}, but the parts of {} lie along {}", ToString(op.axes),
-                        plan_.buffer(view.buffer).name, ToString(*split)));
   }
 
   void Require(const View& shard, AxisSet axes, int body, int index) {
@@ -160,7 +164,8 @@ class Shards {
 
   const StepPlan& plan_;
   const Mesh& mesh_;
-  ShardAxes axes_, split_;  // of buffers with shards; with parts of matrices that Muon updates
+  ShardAxes axes_;
+  std::map<BufferId, NextExchange> exchanges_;
   Violations* found_ = nullptr;
   std::optional<AxisSet> replicas_;
 };

@@ -85,9 +85,10 @@ double ArithmeticSeconds(const MatmulOp<View>& op, const OpCost&, const Machine&
   return ProductSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], op.a.layout.dims[1]);
 }
 double ArithmeticSeconds(const BatchedMatmulOp<View>& op, const OpCost&, const Machine& machine) {
-  const Layout& out = op.out.layout;
-  return GroupedSeconds(machine, ProductDType(op), out.dims[0], out.dims[1], out.dims[2],
-                        op.a.layout.dims[2]);
+  const auto& [count, m, n, unused] = op.out.layout.dims;
+  const int64_t k = op.a.layout.dims[2];
+  return count == 1 ? ProductSeconds(machine, ProductDType(op), m, n, k)
+                    : GroupedSeconds(machine, ProductDType(op), count, m, n, k);
 }
 double ArithmeticSeconds(const GroupedMatmulOp<View>& op, const OpCost&, const Machine& machine) {
   const Layout &a = op.a.layout, &b = op.b.layout;

@@ -160,6 +160,10 @@ void MuonPass::Collect(Batch& batch) {
   if (parts) exchange("muon_join", &MuonPass::ExchangeParts);
 }
 
+AxisSet MuonPass::FirstExchange(const Batch& batch) const {
+  return batch.like().places > 1 ? FlatOf(batch).shard : batch.like().split;
+}
+
 void MuonPass::Follow(const Batch& batch) {
   ForEachShard(batch, batch.followed, [&](FlatId id, const View& shard) {
     const FlatParam& flat = b_.layout.flat(id);
@@ -171,7 +175,8 @@ void MuonPass::Follow(const Batch& batch) {
     op.momentum = b_.options.muon.momentum;
     op.nesterov = b_.options.muon.nesterov;
     op.shard_axes = flat.shard;
-    op.split_axes = flat.key.split;
+    op.split_axes = batch.like().split;
+    op.exchange_axes = FirstExchange(batch);
     b_.Emit(op, StreamId::kCompute, "muon_momentum/" + flat.name, flat.key.unit);
   });
 }
@@ -370,7 +375,8 @@ void MuonPass::Update(const Batch& batch) {
     op.segments = SegmentsOf(b_, id);
     if (op.segments) op.flat_begin = RankInt(0, flat.shard_numel, flat.shard);
     op.shard_axes = flat.shard;
-    op.split_axes = flat.key.split;
+    op.split_axes = batch.like().split;
+    op.exchange_axes = FirstExchange(batch);
     b_.Emit(op, StreamId::kCompute, "muon_update/" + flat.name, flat.key.unit);
   });
 }

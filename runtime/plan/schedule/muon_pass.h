@@ -57,6 +57,7 @@ class MuonPass {
   void AddWork();
   View Work(BufferId buffer, int64_t matrices, int64_t rows, int64_t columns) const;
 
+  AxisSet FirstExchange(const Batch& batch) const;  // empty: none
   void Collect(Batch& batch);
   void Follow(const Batch& batch);
   void ZeroIdle(const Batch& batch);

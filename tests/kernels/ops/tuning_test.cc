@@ -1,6 +1,7 @@
 #include "kernels/ops/tuning.h"
 
 #include <catch2/catch.hpp>
+#include <utility>
 
 #include "kernels/ops/cost.h"
 #include "kernels/ops/cuda_float8.h"
@@ -172,6 +173,29 @@ TEST_CASE("a product of FP8 is another by its scales and formats") {
   std::string text = table.ToText();
   text.replace(text.find("\"vectors\""), 9, "\"rows\"");
   CHECK_THROWS_WITH(TuningTable::FromText(text, "test"), Catch::Contains("'rows' are no scales"));
+}
+
+TEST_CASE("products of a batch are another call by how many they are and how far apart") {
+  BatchedMatmulOp<Shape> op;
+  op.a = {DenseLayout(DType::kBF16, {3, 16, 24}), true};
+  op.b = {DenseLayout(DType::kBF16, {3, 32, 24}), true};
+  std::swap(op.b.layout.dims[1], op.b.layout.dims[2]);
+  std::swap(op.b.layout.strides[1], op.b.layout.strides[2]);
+  op.out = {DenseLayout(DType::kBF16, {3, 16, 32}), true};
+  const MatmulKey dense = BatchedKeyOf(op);
+  CHECK(dense.batch == BatchKey{3, 16 * 24, 24 * 32, 16 * 32});
+  CHECK(dense.a.alignment == 16);
+  CHECK(ToString(dense).ends_with(", 3 that lie 384, 768 and 512 apart"));
+  // Matrices that lie apart by an odd number of elements are no better aligned than that.
+  op.a.layout.strides[0] = 16 * 24 + 1;
+  const MatmulKey apart = BatchedKeyOf(op);
+  CHECK(apart.batch.a == 385);
+  CHECK(apart.a.alignment == 2);
+  CHECK(apart.b == dense.b);
+  CHECK(HashOf(dense) != HashOf(KeyOf(Matmul(DType::kBF16, DType::kBF16, 16, 32, 24)).value()));
+  // One is a product as any other.
+  for (Shape* view : {&op.a, &op.b, &op.out}) view->layout.dims[0] = 1;
+  CHECK(BatchedKeyOf(op) == KeyOf(Matmul(DType::kBF16, DType::kBF16, 16, 32, 24)).value());
 }
 
 TEST_CASE("of FP8 cuBLASLt adds biases in bf16 to results in bf16") {

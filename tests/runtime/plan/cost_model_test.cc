@@ -79,6 +79,41 @@ TEST_CASE("an accumulating matmul also reads its result", "[plan][cost]") {
   REQUIRE(Estimate(op, kAlone, SlowMachine()).read_bytes == 176 + 60);
 }
 
+TEST_CASE("a batch of products takes as long as they do, but for tiles that it fills",
+          "[plan][cost]") {
+  Machine machine = SlowMachine();
+  machine.gemm_bf16 = 7;
+  machine.memory = 1e6;
+  BatchedMatmulOp<View> op;
+  op.a = Dense(0, DType::kBF16, {4, 5, 8});
+  op.b = Dense(1, DType::kBF16, {4, 8, 6});
+  op.out = Dense(2, DType::kBF16, {4, 5, 6});
+  const OpEstimate e = Estimate(op, kAlone, machine);
+  CHECK(e.flops == 4 * 480);
+  CHECK(e.read_bytes == 4 * 176);
+  CHECK(e.write_bytes == 4 * 60);
+  CHECK(e.seconds == Approx(4 * 480.0 / 7));
+  CHECK(e.bound == Bound::kArithmetic);
+  op.c = Dense(3, DType::kBF16, {4, 5, 6});
+  CHECK(Estimate(op, kAlone, machine).read_bytes == 4 * (176 + 60));
+  // Three units: one product is a tile on one of them, four are two waves.
+  machine.gemm_units = 3;
+  machine.gemm_tiles = {{8, 8, 1}};
+  const double tile = 2.0 * 8 * 8 * 8 / 7;
+  CHECK(Estimate(Matmul(5, 6, 8, DType::kBF16, DType::kBF16), kAlone, machine).seconds ==
+        Approx(3 * tile));
+  CHECK(Estimate(op, kAlone, machine).seconds == Approx(6 * tile));
+}
+
+TEST_CASE("normalising matrices reads them for their norms, and again", "[plan][cost]") {
+  MuonNormaliseOp<View> op;
+  op.x = Dense(0, DType::kBF16, {2, 3, 50});
+  op.out = Dense(1, DType::kBF16, {2, 3, 50});
+  const OpEstimate e = Estimate(op, kAlone, SlowMachine());
+  CHECK(e.read_bytes == 2 * 2 * 300);
+  CHECK(e.write_bytes == 2 * 300);
+}
+
 // 24 slots, 5 experts of [6, 8]: five products of 5 rows at most.
 TEST_CASE("experts' products take the GEMM rate's time over the kernel's efficiency",
           "[plan][cost]") {

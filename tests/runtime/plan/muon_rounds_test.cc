@@ -148,7 +148,7 @@ TEST_CASE("batches are even, of rounds that go together, and as long as they are
   };
   CHECK(sizes(4 * numel) == std::vector<size_t>{4});
   CHECK(sizes(4 * numel - 1) == std::vector<size_t>{2, 2});
-  CHECK(sizes(numel + 1) == std::vector<size_t>{1, 1, 2});
+  CHECK(sizes(2 * numel - 1) == std::vector<size_t>{1, 1, 2});
   CHECK(sizes(1) == std::vector<size_t>{1, 1, 1, 1});
 }
 
