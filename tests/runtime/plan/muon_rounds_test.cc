@@ -235,6 +235,21 @@ TEST_CASE("of matrices that ranks split, all parts of one turn come together", "
   }
 }
 
+TEST_CASE("experts' matrices that ranks have in parts are refused", "[plan][muon]") {
+  ModelOptions o = test::TinyQwen3(1);
+  o.family = Name(ModelFamily::kQwen3Moe);
+  o.blocks = {BlockShape{
+      {*o.blocks[0].Find<AttentionShape>(), MoeShape{.experts = 4, .top_k = 2, .width = 6}}}};
+  ModelSpec spec = MakeModel(ByMuon(o))->spec();
+  for (UnitSpec& unit : spec.units)
+    for (ParamSpec& param : unit.params)
+      if (param.name == "h.0.moe.experts.down.weight") param.splits = {{Axis::kTensor, 2, {}}};
+  const ShardLayout layout = PlanShards(spec, Mesh(1, 1).With(Axis::kTensor, 2), {});
+  REQUIRE_THROWS_WITH(MuonRoundsOf(layout),
+                      Catch::Contains("optimizer.name is muon, but h.0.moe.experts.down.weight is "
+                                      "split over tensor; whole matrices are needed"));
+}
+
 test::PlanCase CaseOf(int shards) {
   test::PlanCase c;
   c.model = ByMuon(test::TinyLlama(3));
