@@ -51,6 +51,34 @@ TEST_CASE("on integers experts on ranks of their own have the bits of experts on
   }
 }
 
+// Each expert a matrix of its own, beside matrices of which ranks along tensor have parts; over
+// tensor, too, experts are whole on the rank that has them.
+TEST_CASE("on integers experts updated by Muon have the bits of experts on every rank",
+          "[exact][expert]") {
+  const auto trial_of = [](const ExactShape& shape) {
+    Trial trial = TrialOf(Family::kQwen3Moe, shape, 1);
+    trial.config.optimizer.name = OptimizerKind::kMuon;
+    return trial;
+  };
+  const std::string whole = ExactBits(trial_of({}));
+  for (const ExactShape& shape : {ExactShape{.shard = 2},
+                                  {.shard = 3},
+                                  {.expert = 4},
+                                  {.shard = 2, .expert = 2},
+                                  {.replicate = 2, .expert = 2},
+                                  {.tensor = 2, .expert = 2},
+                                  {.shard = 2, .tensor = 2},
+                                  {.shard = 2, .tensor = 2, .expert = 2}})
+    for (const bool over_tensor : {false, true}) {
+      if (over_tensor && shape.tensor == 1) continue;
+      INFO("replicate " << shape.replicate << " shard " << shape.shard << " tensor " << shape.tensor
+                        << " expert " << shape.expert << " over tensor " << over_tensor);
+      Trial trial = trial_of(shape);
+      trial.config.parallel.experts_over_tensor = over_tensor;
+      CHECK(ExactBits(trial) == whole);
+    }
+}
+
 // Experts in the block that predicts one token further alone.
 Trial FurtherTrialOf(const ExactShape& shape, int64_t accumulate) {
   Trial trial = TrialOf(Family::kNemotronH, shape, accumulate);
