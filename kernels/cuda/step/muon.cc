@@ -51,7 +51,6 @@ void CudaMuonNormalise(const MuonNormaliseOp<TensorView>& op, Stream& stream) {
   args.x = SequenceOf(op.x, "x").rows;
   args.out = SequenceOf(op.out, "out").rows;
   MR_CHECK(op.out.layout.contiguous(), "muon: out is {}", ToString(op.out.layout));
-  MR_CHECK_LE(matrices, 65535, "muon: matrices at once");
   args.partials = reinterpret_cast<double*>(
       ScratchOf(op.scratch, MatrixSquaresBytes(matrices, args.n), "muon_normalise"));
   args.eps = op.eps;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/flat.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/muon_launch.h"
@@ -115,16 +117,16 @@ __device__ __forceinline__ Rows MatrixOf(const MuonNormaliseArgs& a, int64_t mat
   return From(a.x, matrix / a.of_group * a.group_stride + matrix % a.of_group * a.n);
 }
 
-// Block (b, m): of matrix m the quads of threads b * threads + t, then every (blocks * threads)-th.
+// Block (m, b): of matrix m the quads of threads b * threads + t, then every (blocks * threads)-th.
 template <bool kWide>
 __global__ void __launch_bounds__(kSumSquaresThreads)
     SquaresKernel(const __grid_constant__ MuonNormaliseArgs a) {
   BeginKernel();
   __shared__ double shared[32];
-  const Rows x = MatrixOf(a, blockIdx.y);
+  const Rows x = MatrixOf(a, blockIdx.x);
   double sum[4] = {};
-  for (int64_t q = blockIdx.x * int64_t{kSumSquaresThreads} + threadIdx.x; q * 4 < a.n;
-       q += int64_t{gridDim.x} * kSumSquaresThreads) {
+  for (int64_t q = blockIdx.y * int64_t{kSumSquaresThreads} + threadIdx.x; q * 4 < a.n;
+       q += int64_t{gridDim.y} * kSumSquaresThreads) {
     float v[4];
     LoadQuad<kWide>(x, q, a.n, v);
 #pragma unroll
@@ -132,30 +134,31 @@ __global__ void __launch_bounds__(kSumSquaresThreads)
   }
   const double total =
       BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
-  if (threadIdx.x == 0) a.partials[blockIdx.y * int64_t{gridDim.x} + blockIdx.x] = total;
+  if (threadIdx.x == 0) a.partials[blockIdx.x * int64_t{gridDim.y} + blockIdx.y] = total;
 }
 
-// Quads that a thread of the kernel below moves, so that the sum ahead of them is a small part.
-constexpr int kQuadsOfThread = 8;
+// Quads that a thread of the kernel below moves, about, so that the sum ahead of them is a small
+// part; and most blocks of a matrix, which are a grid's second dimension.
+constexpr int64_t kQuadsOfThread = 8, kMostBlocks = 65535;
 
+// Blocks as above. `partials`: of each matrix.
 template <bool kWide>
 __global__ void __launch_bounds__(kFlatThreads)
-    NormaliseKernel(const __grid_constant__ MuonNormaliseArgs a, int blocks) {
+    NormaliseKernel(const __grid_constant__ MuonNormaliseArgs a, int partials) {
   BeginKernel();
   __shared__ float shared_factor;
   if (threadIdx.x == 0) {
     double squares = 0;
-    for (int b = 0; b < blocks; ++b)
-      squares = __dadd_rn(squares, a.partials[blockIdx.y * int64_t{blocks} + b]);
+    for (int b = 0; b < partials; ++b)
+      squares = __dadd_rn(squares, a.partials[blockIdx.x * int64_t{partials} + b]);
     shared_factor = Single(__ddiv_rn(1, fmax(__dsqrt_rn(squares), a.eps)));
   }
   __syncthreads();
   const float factor = shared_factor;
-  const Rows x = MatrixOf(a, blockIdx.y), out = From(a.out, blockIdx.y * a.n);
-#pragma unroll
-  for (int i = 0; i < kQuadsOfThread; ++i) {
-    const int64_t q =
-        (blockIdx.x * int64_t{kQuadsOfThread} + i) * kFlatThreads + threadIdx.x;
+  const Rows x = MatrixOf(a, blockIdx.x), out = From(a.out, blockIdx.x * a.n);
+#pragma unroll 4
+  for (int64_t q = blockIdx.y * int64_t{kFlatThreads} + threadIdx.x; q * 4 < a.n;
+       q += int64_t{gridDim.y} * kFlatThreads) {
     float v[4];
     LoadQuad<kWide>(x, q, a.n, v);
 #pragma unroll
@@ -176,13 +179,11 @@ __global__ void __launch_bounds__(kFlatThreads)
 template <bool kWide>
 void LaunchNormalise(const MuonNormaliseArgs& args, const Launch& launch) {
   const auto matrices = static_cast<unsigned>(args.groups * args.of_group);
-  const auto blocks = static_cast<unsigned>(MatrixSquaresBlocks(args.n));
-  LaunchKernel(launch, dim3(blocks, matrices), kSumSquaresThreads, 0, SquaresKernel<kWide>, args);
-  const int64_t quads = CeilDiv(args.n, int64_t{4});
-  LaunchKernel(
-      launch,
-      dim3(static_cast<unsigned>(CeilDiv(quads, int64_t{kFlatThreads * kQuadsOfThread})), matrices),
-      kFlatThreads, 0, NormaliseKernel<kWide>, args, static_cast<int>(blocks));
+  const auto partials = static_cast<unsigned>(MatrixSquaresBlocks(args.n));
+  LaunchKernel(launch, dim3(matrices, partials), kSumSquaresThreads, 0, SquaresKernel<kWide>, args);
+  const int64_t blocks = CeilDiv(args.n, 4 * kFlatThreads * kQuadsOfThread);
+  LaunchKernel(launch, dim3(matrices, static_cast<unsigned>(std::min(blocks, kMostBlocks))),
+               kFlatThreads, 0, NormaliseKernel<kWide>, args, static_cast<int>(partials));
 }
 
 template <class Op, class Args>
