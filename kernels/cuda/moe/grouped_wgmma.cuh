@@ -8,8 +8,9 @@
 //         block takes the tile of its own number, then whichever is next: which block has a tile
 //         changes no bit.
 // Edges   Copies bring zeros beyond a tensor, and rows of the expert behind where an expert ends in
-//         a tile: as rows of the product they are not stored; along the depth they are set to zero.
-//         Warpgroups without rows do not multiply.
+//         a tile: as rows of the product they are not stored; along the depth they are set to zero
+//         up to the next multiple of 16, and what lies behind is not multiplied. Warpgroups
+//         without rows do not multiply.
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
@@ -18,15 +19,15 @@
 
 namespace millrace::cuda {
 
-// Sets a stage to zero from a depth on, by all warpgroups that multiply. They come here from two
+// Sets lines of a stage's depth to zero, by all warpgroups that multiply. They come here from two
 // places, those that have rows and those that have none, which synccheck takes for a fault at a
 // barrier of threads: hence one in memory.
 template <class T>
-__device__ __forceinline__ void ClearDepth(std::byte* stage, int from, uint32_t cleared,
+__device__ __forceinline__ void ClearDepth(std::byte* stage, int from, int to, uint32_t cleared,
                                            uint32_t parity) {
   static_assert(T::a == Lines::kRows && T::b == Lines::kRows);
   constexpr int kChunks = (T::kGroups + T::kBoxesB) * 8, kWorkers = T::kGroups * kWarpgroup;
-  for (int i = static_cast<int>(threadIdx.x) - kWarpgroup; i < (kBoxDepth - from) * kChunks;
+  for (int i = static_cast<int>(threadIdx.x) - kWarpgroup; i < (to - from) * kChunks;
        i += kWorkers) {
     const int line = from + i / kChunks, box = i % kChunks / 8, chunk = i % 8;
     *reinterpret_cast<uint4*>(stage + box * kBoxBytes + line * 128 + chunk * 16) = uint4{};
@@ -72,24 +73,25 @@ class Multiplier {
     if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s_.empty[stage]));
   }
 
+  static constexpr int kStep = 16;  // of the depth, by one instruction
+
   // The sums of one tile, whose first stage is there; all its stages are released. !kBusy: only
-  // what the other warpgroups need of this one. Without depth there is one stage, all of it
-  // cleared.
+  // what the other warpgroups need of this one. Without depth there is one stage, of which
+  // one step is cleared.
   template <bool kBusy>
   __device__ __forceinline__ void Product(int depth) {
     uint32_t before = 0;
     for (int k = 0; k == 0 || k < depth; k += kBoxDepth) {
+      const int left = depth - k, steps = max(1, (left + kStep - 1) / kStep);
       if (k > 0) Wait();
       if constexpr (T::slots == Slots::kDepth)
-        if (k + kBoxDepth > depth) {
-          ClearDepth<T>(s_.stages[ring_.stage], depth - k, SharedAddress(&s_.cleared), cleared_);
+        if (left < kBoxDepth && left < steps * kStep) {
+          ClearDepth<T>(s_.stages[ring_.stage], left, steps * kStep, SharedAddress(&s_.cleared),
+                        cleared_);
           cleared_ ^= 1;
         }
       if constexpr (kBusy) {
-        FenceSums();
-#pragma unroll
-        for (int step = 0; step < kBoxDepth / 16; ++step) Multiply(step, k > 0 || step > 0);
-        CommitProducts();
+        Multiply(steps, k > 0);
         WaitForProducts<1>();
       }
       if (k > 0) Release(before);
@@ -100,8 +102,27 @@ class Multiplier {
     Release(before);
   }
 
-  // 16 of the stage's depth.
-  __device__ __forceinline__ void Multiply(int step, bool add) {
+  // So many steps of the stage's depth, all if there are more. Each number has code of its own: in
+  // a loop of unknown length the compiler has every product wait for the one before.
+  __device__ __forceinline__ void Multiply(int steps, bool add) {
+    static_assert(kBoxDepth / kStep == 4);
+    if (steps >= 4)
+      MultiplySteps<4>(add);
+    else if (steps == 3)
+      MultiplySteps<3>(add);
+    else if (steps == 2)
+      MultiplySteps<2>(add);
+    else
+      MultiplySteps<1>(add);
+  }
+  template <int kSteps>
+  __device__ __forceinline__ void MultiplySteps(bool add) {
+    FenceSums();
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) MultiplyStep(step, add || step > 0);
+    CommitProducts();
+  }
+  __device__ __forceinline__ void MultiplyStep(int step, bool add) {
     const uint32_t stage = SharedAddress(s_.stages[ring_.stage]);
     MultiplyTiles<T::kTileN, T::a, T::b>(
         sums_, TileDescriptor<T::a>(stage + group_ * kBoxBytes) + step * kDepthStep<T::a>,
