@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int tiles = OrderTiles<T::slots, T::kTileM, T::kTileN>(g, s.list);
   if (threadIdx.x < kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(T::kFewRegisters));
-    if (threadIdx.x == 0) {
+    if (__shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0) == 0 && IsElected()) {
       Copier<T> copier(s, a, b);
       for (int tile = static_cast<int>(blockIdx.x); tile < tiles;) {
         const int next = TakeTicket(ticket);  // on its way while this tile is copied

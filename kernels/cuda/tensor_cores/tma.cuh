@@ -7,7 +7,7 @@
 // Order   What a thread wrote before it arrives is seen by those that waited for the phase. What
 //         ordinary stores wrote to shared memory reaches tensor cores and copies behind
 //         FenceSharedWrites and a barrier.
-// Source  PTX ISA 9.0, 9.7.13.15 (mbarrier), 9.7.9.27 (cp.async.bulk.tensor).
+// Source  PTX ISA 9.0, 9.7.13.15 (mbarrier), 9.7.9.27 (cp.async.bulk.tensor), elect.sync.
 #pragma once
 
 #include <cuda.h>
@@ -50,6 +50,20 @@ __device__ __forceinline__ void WaitFor(uint32_t barrier, uint32_t parity) {
 }
 __device__ __forceinline__ void FenceSharedWrites() {
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+
+// True in one thread of a warp, all of which call it: the one that issues copies. Where another
+// condition chooses it, the compiler has a loop around each copy, over all threads that come there.
+__device__ __forceinline__ bool IsElected() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
 }
 
 __device__ __forceinline__ void Prefetch(const CUtensorMap& map) {
