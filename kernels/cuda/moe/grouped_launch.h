@@ -27,7 +27,7 @@ struct GroupedArgs {
   int experts = 0;
   // The dims that are not slots; that of slots is not looked at where there are offsets.
   int m = 0, n = 0, k = 0;
-  // wgmma with slots as rows: bf16 [n], added in f32 ahead of the rounding; may be absent.
+  // wgmma without offsets: bf16 [n], added in f32 ahead of the rounding; may be absent.
   const std::byte* bias = nullptr;
   bool out_bf16 = false, accumulate = false;
 };

@@ -31,16 +31,18 @@ struct OrderedTiles {
   }
 };
 
-// The slots ahead of an expert's.
+// The slots ahead of an expert's. kOne: all are of one expert.
+template <bool kOne>
 __device__ __forceinline__ int SlotsAhead(const GroupedArgs& g, int expert) {
-  return g.offsets == nullptr ? expert * g.m : g.offsets[expert];
+  if constexpr (kOne) return expert * g.m;
+  return g.offsets[expert];
 }
 
 // By all threads of the block; ends with a barrier. Returns the number of tiles.
-template <Slots S, int kTileM, int kTileN>
+template <Slots S, int kTileM, int kTileN, bool kOne = false>
 __device__ int OrderTiles(const GroupedArgs& g, OrderedTiles& list) {
   const int first = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const auto slots = [&](int e) { return SlotsAhead(g, e + 1) - SlotsAhead(g, e); };
+  const auto slots = [&](int e) { return SlotsAhead<kOne>(g, e + 1) - SlotsAhead<kOne>(g, e); };
   for (int e = first; e < g.experts; e += threads) list.begin[e] = slots(e);
   __syncthreads();
   for (int e = first; e < g.experts; e += threads) {

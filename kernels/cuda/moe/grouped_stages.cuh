@@ -11,9 +11,11 @@ namespace millrace::cuda {
 
 inline constexpr int kWarpgroup = 128;
 
-// How a grouped product is cut: kGroups warpgroups multiply.
-template <Slots kSlots, Lines kA, Lines kB, int kGroups_, int kTileN_, int kStages_>
+// How a grouped product is cut: kGroups warpgroups multiply. kOne: of one expert, without offsets.
+template <Slots kSlots, Lines kA, Lines kB, int kGroups_, int kTileN_, int kStages_,
+          bool kOne_ = false>
 struct WgmmaShape {
+  static constexpr bool kOne = kOne_;
   static constexpr Slots slots = kSlots;
   static constexpr Lines a = kA, b = kB;
   static constexpr int kGroups = kGroups_, kTileN = kTileN_, kStages = kStages_;
@@ -52,8 +54,8 @@ __device__ StagedTile PlaceOf(const GroupedArgs& g, const OrderedTiles& list, in
   const int at = list.IndexOf(g.experts, tile), expert = list.order[at];
   StagedTile t;
   t.expert = expert;
-  t.first_slot = SlotsAhead(g, expert);
-  const int slots = SlotsAhead(g, expert + 1) - t.first_slot;
+  t.first_slot = SlotsAhead<T::kOne>(g, expert);
+  const int slots = SlotsAhead<T::kOne>(g, expert + 1) - t.first_slot;
   const int rows = TileRows<T::slots, T::kTileM>(g, slots),
             columns = (g.n + T::kTileN - 1) / T::kTileN, within = tile - list.begin[at];
   constexpr int kBand = 16;

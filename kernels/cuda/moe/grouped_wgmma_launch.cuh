@@ -27,15 +27,24 @@ void LaunchWgmmaShape(const GroupedArgs& g, int64_t slots, unsigned* ticket, con
 }
 
 // Tiles of 192 x 192, or of 128 x 256 where fewer columns are beyond the result then.
-template <Slots S, bool kAcross>
-void LaunchGroupedWgmma(const GroupedArgs& args, int64_t slots, unsigned* ticket,
-                        const Launch& launch) {
+template <Slots S, bool kAcross, bool kOne>
+void LaunchWgmmaTiles(const GroupedArgs& args, int64_t slots, unsigned* ticket,
+                      const Launch& launch) {
   constexpr Lines kA = S == Slots::kRows ? Lines::kDepth : Lines::kRows,
                   kB = kAcross ? Lines::kRows : Lines::kDepth;
   if (RoundUp(args.n, 256) <= RoundUp(args.n, 192))
-    LaunchWgmmaShape<WgmmaShape<S, kA, kB, 2, 256, 4>>(args, slots, ticket, launch);
+    LaunchWgmmaShape<WgmmaShape<S, kA, kB, 2, 256, 4, kOne>>(args, slots, ticket, launch);
   else
-    LaunchWgmmaShape<WgmmaShape<S, kA, kB, 3, 192, 4>>(args, slots, ticket, launch);
+    LaunchWgmmaShape<WgmmaShape<S, kA, kB, 3, 192, 4, kOne>>(args, slots, ticket, launch);
+}
+
+template <Slots S, bool kAcross>
+void LaunchGroupedWgmma(const GroupedArgs& args, int64_t slots, unsigned* ticket,
+                        const Launch& launch) {
+  if constexpr (S == Slots::kRows && !kAcross)
+    if (args.offsets == nullptr)
+      return LaunchWgmmaTiles<S, kAcross, true>(args, slots, ticket, launch);
+  LaunchWgmmaTiles<S, kAcross, false>(args, slots, ticket, launch);
 }
 
 }  // namespace millrace::cuda
