@@ -246,4 +246,27 @@ std::vector<MuonShape> MuonShapesOf(const std::vector<MuonRound>& batch) {
   return shapes.Take();
 }
 
+std::vector<MuonShape> MuonSlicesOf(const MuonShape& shape, int64_t numel) {
+  const int64_t whole = shape.rows * shape.columns, all = shape.matrices(),
+                count = CeilDiv(all, std::max<int64_t>(numel / whole, 1));
+  std::vector<MuonShape> slices;
+  int64_t done = 0, end = 0;
+  for (const MuonRun& run : shape.runs)
+    for (int64_t i = 0; i < run.count; ++i) {
+      MuonRun some = run;
+      some.begin = run.begin + i * run.apart, some.count = 1, some.apart = 0;
+      for (int64_t left = run.matrices; left > 0; left -= some.matrices) {
+        if (done == end) {
+          slices.push_back({shape.rows, shape.columns, {}});
+          end = std::ssize(slices) * all / count;
+        }
+        some.matrices = std::min(left, end - done);
+        AddRun(some, &slices.back().runs);
+        some.begin += some.matrices * (whole / run.parts);
+        done += some.matrices;
+      }
+    }
+  return slices;
+}
+
 }  // namespace millrace

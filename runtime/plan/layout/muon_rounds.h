@@ -11,6 +11,7 @@
 //          exchange gives each of these ranks all parts of one turn's flats. No work is done
 //          twice, and a matrix's bits do not depend on who owns it.
 // Batches  Rounds whose matrices are orthogonalised together, those of one shape in one product.
+// Slices   Of a round with more matrices than that (experts), those of a shape are cut.
 #pragma once
 
 #include <cstdint>
@@ -76,5 +77,9 @@ struct MuonShape {
 
 // The matrices of a batch, its rounds end to end, by shape, in the order in which they are met.
 std::vector<MuonShape> MuonShapesOf(const std::vector<MuonRound>& batch);
+
+// The matrices of a shape in its order, dealt evenly: slices of at most `numel` elements, or of one
+// matrix with more.
+std::vector<MuonShape> MuonSlicesOf(const MuonShape& shape, int64_t numel);
 
 }  // namespace millrace

@@ -69,9 +69,12 @@ void ForEachPiece(const MuonShape& shape, const MuonRun& run, int64_t first, con
 
 MuonPass::MuonPass(StepBuilder& builder, const GradPass& grads)
     : b_(builder), grads_(grads), dtype_(builder.layout.precision.compute) {
-  for (std::vector<MuonRound>& rounds : MuonBatchesOf(b_.layout, b_.options.muon.batch_numel)) {
+  const int64_t numel = b_.options.muon.batch_numel;
+  for (std::vector<MuonRound>& rounds : MuonBatchesOf(b_.layout, numel)) {
     Batch& batch = batches_.emplace_back();
-    batch.shapes = MuonShapesOf(rounds);
+    // A round may have more than a batch should, and what the work needs is not to grow with that.
+    for (const MuonShape& shape : MuonShapesOf(rounds))
+      for (MuonShape& slice : MuonSlicesOf(shape, numel)) batch.shapes.push_back(std::move(slice));
     batch.rounds = std::move(rounds);
     for (const MuonRound& round : batch.rounds) batch.numel += round.numel();
   }

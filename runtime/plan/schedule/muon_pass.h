@@ -5,7 +5,7 @@
 // follow. Where ranks have parts of matrices, all-to-alls make of these whole ones: over the axes
 // that shard a flat, then over those that split its matrices, whose pieces are then copied to where
 // they belong. Matrices are normalised into one buffer for each shape and made orthogonal there, a
-// shape at a time, but for the last step, which writes them where they came from. Other
+// slice of a shape at a time, but for the last step, which writes them where they came from. Other
 // all-to-alls bring the results home, and the weights follow them. What a rank receives of batch
 // k + 1 is under way while it works on batch k, and so is what it sends back of batch k - 1; rounds
 // of one batch are sent while the next are formed.
@@ -36,7 +36,7 @@ class MuonPass {
   // had it, and the same made orthogonal; and what it has of all its flats, before and after.
   struct Batch {
     std::vector<MuonRound> rounds;
-    std::vector<MuonShape> shapes;
+    std::vector<MuonShape> shapes;  // worked on one by one: slices of shapes
     int64_t numel = 0;
     View followed, x, ortho, steps;
     const MuonRound& like() const { return rounds.front(); }  // where they are alike
@@ -84,7 +84,7 @@ class MuonPass {
   const GradPass& grads_;
   const DType dtype_;
   std::vector<Batch> batches_;
-  // For the matrices of a shape: they themselves, twice, of which steps read one and write the
+  // For the matrices of a slice: they themselves, twice, of which steps read one and write the
   // other; their gram matrices, and the polynomials of these.
   BufferId x_, y_, gram_, polynomial_;
 };

@@ -34,7 +34,8 @@ struct MuonHyper {
   double lr_scale = 1;  // of the learning rate, which is AdamW's
   double weight_decay = 0.1;
   // Of the matrices that a rank orthogonalises at once, about: from some tens of millions on, the
-  // products of a shape fill a GPU however small one of them is, and more takes more memory.
+  // products of a shape fill a GPU however small one of them is, and more takes more memory. At
+  // least one matrix, and what follows the shards of a round is as large as that, if it has more.
   int64_t batch_numel = int64_t{48} << 20;
   bool operator==(const MuonHyper&) const = default;
 };

@@ -177,6 +177,51 @@ TEST_CASE("matrices of one shape are one batch, wherever they lie", "[plan][muon
   CHECK(runs_of(shapes[1]) == Runs{{24, 3, 100, 1}});
 }
 
+TEST_CASE("the matrices of a shape are cut into slices of whole ones", "[plan][muon]") {
+  // Two runs of three with a gap, and one of five: 11 matrices of 12 elements, in halves or whole.
+  for (const int64_t parts : {1, 2}) {
+    const int64_t apart = parts == 1 ? 0 : 1000;
+    const MuonRun three{.begin = 10,
+                        .count = 2,
+                        .apart = 50,
+                        .matrices = 3,
+                        .parts = parts,
+                        .part_apart = apart,
+                        .dim = 0,
+                        .blocks = parts == 1 ? std::vector<int64_t>{} : std::vector<int64_t>{4}};
+    MuonRun five = three;
+    five.begin = 200, five.count = 1, five.apart = 0, five.matrices = 5;
+    const MuonShape shape{4, 3, {three, five}};
+    const auto begins = [&](const MuonShape& of) {
+      std::vector<int64_t> all;
+      for (const MuonRun& run : of.runs)
+        for (int64_t i = 0; i < run.size(); ++i)
+          all.push_back(run.begin + i / run.matrices * run.apart + i % run.matrices * 12 / parts);
+      return all;
+    };
+    CHECK(MuonSlicesOf(shape, 11 * 12) == std::vector{shape});
+    for (const auto& [numel, slices] :
+         {std::pair{11 * 12 - 1, 2}, {5 * 12, 3}, {4 * 12 + 11, 3}, {24, 6}, {12, 11}, {1, 11}}) {
+      CAPTURE(parts, numel);
+      const std::vector<MuonShape> cut = MuonSlicesOf(shape, numel);
+      REQUIRE(std::ssize(cut) == slices);
+      std::vector<int64_t> all;
+      for (const MuonShape& slice : cut) {
+        CHECK(slice.rows == 4);
+        CHECK(slice.columns == 3);
+        CHECK(slice.matrices() * 12 <= std::max(numel, 12));
+        for (const int64_t begin : begins(slice)) all.push_back(begin);
+        for (const MuonRun& run : slice.runs) {
+          CHECK(run.parts == parts);
+          CHECK(run.part_apart == apart);
+          CHECK(run.blocks == three.blocks);
+        }
+      }
+      CHECK(all == begins(shape));
+    }
+  }
+}
+
 TEST_CASE("experts are matrices of their own, and a split by experts leaves them whole",
           "[plan][muon]") {
   ModelOptions o = test::TinyQwen3(1);
@@ -272,12 +317,14 @@ TEST_CASE("a batch is five steps of every shape, a round two exchanges, and a fl
       test::PlanCase c = CaseOf(shards);
       if (!together) c.options.muon.batch_numel = 1;
       const StepPlan plan = test::PlanOf(c);
-      const int rounds = (3 + shards - 1) / shards, batches = together ? 1 : rounds;
+      const int rounds = (3 + shards - 1) / shards;
       CAPTURE(shards, together);
       CHECK(CountOf<AllToAllOp>(plan) == (shards > 1 ? 2 * rounds : 0));
       // q, k and v, o, gate and up, down: of which the last step's results go home round by round.
-      CHECK(CountOf<MuonNormaliseOp>(plan) == 5 * batches);
-      CHECK(CountOf<BatchedMatmulOp>(plan) == 5 * (5 * 2 + 4) * batches + 5 * rounds);
+      // Else all seven matrices of every round, one by one.
+      const int slices = together ? 5 : 7 * rounds, stored = (together ? 5 : 7) * rounds;
+      CHECK(CountOf<MuonNormaliseOp>(plan) == slices);
+      CHECK(CountOf<BatchedMatmulOp>(plan) == (5 * 2 + 4) * slices + stored);
       CHECK(CountOf<MuonMomentumOp>(plan) == 3);
       CHECK(CountOf<MuonUpdateOp>(plan) == 3);
       CheckPlan(plan, c.mesh, 1);
