@@ -17,7 +17,8 @@ const Split* SplitOf(const ParamSpec& spec, const Mesh& mesh) {
     if (mesh.Wide(split.axes).empty()) continue;
     if (spec.dims.size() == 3 && split.dim == 0) continue;  // by experts, each whole
     MR_REQUIRE(ErrorCode::kConfig, spec.dims.size() == 2 && found == nullptr,
-               "optimizer.name is muon, but {} is split over {}; whole matrices are needed",
+               "optimizer.name, or a name in optimizer.groups, is muon for {}, which is split "
+               "over {}; whole matrices are needed: adamw is allowed",
                spec.name, ToString(split.axes));
     found = &split;
   }
@@ -32,7 +33,8 @@ void AddMatrices(const ParamPlacement& param, const Mesh& mesh, std::vector<Muon
   const int64_t pieces = split != nullptr && split->dim == 0 ? mesh.Size(split->axes) : 1;
   const std::vector<int64_t> whole = {param.dims[rank - 2] * pieces};
   const std::vector<int64_t>& fused = spec.fused.empty() ? whole : spec.fused;
-  MR_CHECK(pieces == 1 || split->parts.empty() || fused.size() == 1 || fused == split->parts,
+  // Else a rank's rows of one would be taken for another's.
+  MR_CHECK(pieces == 1 || fused.size() == 1 || fused == split->parts,
            "muon: parts of {} are not its matrices", spec.name);
   int64_t begin = param.begin;
   for (int64_t e = 0; e < experts; ++e)

@@ -291,8 +291,29 @@ TEST_CASE("experts' matrices that ranks have in parts are refused", "[plan][muon
       if (param.name == "h.0.moe.experts.down.weight") param.splits = {{Axis::kTensor, 2, {}}};
   const ShardLayout layout = PlanShards(spec, Mesh(1, 1).With(Axis::kTensor, 2), {});
   REQUIRE_THROWS_WITH(MuonRoundsOf(layout),
-                      Catch::Contains("optimizer.name is muon, but h.0.moe.experts.down.weight is "
-                                      "split over tensor; whole matrices are needed"));
+                      Catch::Contains("optimizer.name, or a name in optimizer.groups, is muon for "
+                                      "h.0.moe.experts.down.weight, which is split over tensor; "
+                                      "whole matrices are needed: adamw is allowed"));
+}
+
+TEST_CASE("fused matrices that ranks would have mixed rows of are no plan", "[plan][muon]") {
+  ModelOptions o = test::Divisible(test::TinyLlama());
+  o.tensor = 2;
+  const ModelSpec good = MakeModel(ByMuon(o))->spec();
+  for (const bool mixed : {false, true}) {
+    ModelSpec spec = good;
+    int changed = 0;
+    for (UnitSpec& unit : spec.units)
+      for (ParamSpec& param : unit.params)
+        if (param.name == "h.0.attn.qkv.weight" && mixed) param.splits[0].parts = {}, ++changed;
+    REQUIRE(changed == (mixed ? 1 : 0));
+    const ShardLayout layout = PlanShards(spec, Mesh(1, 1).With(Axis::kTensor, 2), {});
+    if (mixed)
+      CHECK_THROWS_WITH(MuonRoundsOf(layout),
+                        Catch::Contains("parts of h.0.attn.qkv.weight are not its matrices"));
+    else
+      CHECK_FALSE(MuonRoundsOf(layout).empty());
+  }
 }
 
 test::PlanCase CaseOf(int shards) {
