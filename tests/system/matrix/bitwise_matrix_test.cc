@@ -185,8 +185,9 @@ TEST_CASE("units of unequal size: no option changes a bit, and each takes effect
 // Blocks are the same whichever unit holds them, and each element's gradient is added in
 // the order of the ranks. What adds over a whole unit is the norm: its bits follow the
 // units, and so would those of a step that is clipped by it. Without clipping all but the
-// norm is the same, bit for bit. By Muon, too: whether ranks exchange matrices or have them whole,
-// and how many of a shape are multiplied at once, follows the units, and no matrix's bits do.
+// norm is the same, bit for bit. By Muon, too, on the CPU: whether ranks exchange matrices or have
+// them whole, and how many of a shape are multiplied at once, follows the units, and no matrix's
+// bits do. On CUDA those of products may depend on how many they are (BatchedMatmulOp).
 TEST_CASE("however blocks are grouped, losses, parameters and moments have the same bits",
           "[uneven]") {
   if (!HaveDevices(2)) return;
@@ -195,6 +196,7 @@ TEST_CASE("however blocks are grouped, losses, parameters and moments have the s
                                           {Precision::kFp32, OptimizerKind::kMuon},
                                           {Precision::kBf16All, OptimizerKind::kAdamW},
                                           {Precision::kBf16All, OptimizerKind::kMuon}}) {
+      if (TestRanks().captures() && name == OptimizerKind::kMuon) continue;
       Base base = MakeBase(family, family == ModelConfig::Family::kGpt2, precision, 2, 3);
       INFO(base.name << (name == OptimizerKind::kMuon ? " by muon" : ""));
       base.trial.config.optimizer.name = name;
