@@ -20,6 +20,7 @@
 
 #include "kernels/ops/model_ops.h"
 #include "kernels/ops/shape.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/policies.h"
 
 namespace millrace {
@@ -134,11 +135,17 @@ struct Product {
   }
 };
 
-// The products of an op whose operands are not empty, as one call.
+// Matrices of one call at most: a library may count them by a grid's last dimension, which has no
+// more.
+inline constexpr int64_t kMostInBatch = 65535;
+// Of so many, those of a call: dealt evenly, so that the last has more than one, too.
+constexpr int64_t InBatchOf(int64_t count) { return CeilDiv(count, CeilDiv(count, kMostInBatch)); }
+
+// The products of an op whose operands are not empty, as one call; of more, its first.
 template <class V>
 MatmulKey BatchedKeyOf(const BatchedMatmulOp<V>& op) {
   MatmulKey key = Product<V>{MatrixOf(op.a), MatrixOf(op.b), MatrixOf(op.out)}.key(false);
-  key.batch.count = op.out.layout.dims[0];
+  key.batch.count = InBatchOf(op.out.layout.dims[0]);
   if (key.batch.count > 1)
     key.batch = {key.batch.count, op.a.layout.strides[0], op.b.layout.strides[0],
                  op.out.layout.strides[0]};

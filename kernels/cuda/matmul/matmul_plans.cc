@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -293,11 +294,20 @@ void MatmulPlans::Run(const Product<TensorView>& operands, const TensorView& bia
 }
 
 void MatmulPlans::Run(const BatchedMatmulOp<TensorView>& op, cudaStream_t stream) {
-  Plan& plan = PlanOf(BatchedKeyOf(op));
-  const MatmulProblem::Blend blend{static_cast<float>(op.alpha), static_cast<float>(op.beta),
-                                   op.c ? op.c.data : op.out.data};
-  plan.problem.Run(handle_, plan.algorithm, {MatrixOf(op.a), MatrixOf(op.b), MatrixOf(op.out)},
-                   blend, op.scratch, stream);
+  BatchedMatmulOp<TensorView> call = op;
+  const int64_t most = InBatchOf(op.out.dim(0));
+  for (int64_t left = op.out.dim(0); left > 0; left -= most) {
+    for (TensorView* view : {&call.a, &call.b, &call.c, &call.out})
+      view->layout.dims[0] = std::min(left, most);
+    Plan& plan = PlanOf(BatchedKeyOf(call));
+    const MatmulProblem::Blend blend{static_cast<float>(op.alpha), static_cast<float>(op.beta),
+                                     call.c ? call.c.data : call.out.data};
+    plan.problem.Run(handle_, plan.algorithm,
+                     {MatrixOf(call.a), MatrixOf(call.b), MatrixOf(call.out)}, blend, op.scratch,
+                     stream);
+    for (TensorView* view : {&call.a, &call.b, &call.c, &call.out})
+      if (*view && left > most) view->data += most * view->stride(0) * Bytes(view->dtype());
+  }
 }
 
 }  // namespace millrace

@@ -289,11 +289,15 @@ TensorView MatrixAt(TensorView view, int64_t i) {
 
 void BatchedMatmulContract(const Subject& subject) {
   Random random(26);
-  for (int repeat = 0; repeat < 60; ++repeat) {
+  for (int repeat = 0; repeat <= 60; ++repeat) {
     Memory memory;
-    const int64_t count = repeat % 6 == 0 ? 1 : Pick(random, 2, 5);
-    const int64_t m = PickSize(random), n = PickSize(random),
-                  k = repeat % 10 == 3 ? 2049 : PickSize(random);
+    // The last: more than a grid's last dimension has.
+    const bool many = repeat == 60;
+    const int64_t count = many ? 70000 : repeat % 6 == 0 ? 1 : Pick(random, 2, 5);
+    const int64_t m = many ? 3 : PickSize(random), n = many ? 2 : PickSize(random),
+                  k = many               ? 4
+                      : repeat % 10 == 3 ? 2049
+                                         : PickSize(random);
     const DType operands = PickFloat(random);
     BatchedMatmulOp<TensorView> op{};
     op.a = PickMatrices(memory, random, operands, count, m, k, /*by_rows=*/false);
@@ -306,7 +310,7 @@ void BatchedMatmulContract(const Subject& subject) {
       std::swap(op.b.layout.strides[1], op.b.layout.strides[2]);
       op.out = PickMatrices(memory, random, op.out.dtype(), count, m, m, /*by_rows=*/true);
     }
-    if (Flip(random)) {
+    if (many || Flip(random)) {
       op.c = memory.NewLike(op.out);
       FillRandom(random, op.c, 1);
       op.alpha = 2.0315, op.beta = -4.775;

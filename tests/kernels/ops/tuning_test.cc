@@ -193,6 +193,11 @@ TEST_CASE("products of a batch are another call by how many they are and how far
   CHECK(apart.a.alignment == 2);
   CHECK(apart.b == dense.b);
   CHECK(HashOf(dense) != HashOf(KeyOf(Matmul(DType::kBF16, DType::kBF16, 16, 32, 24)).value()));
+  // More than a call has: calls of about as many each.
+  for (Shape* view : {&op.a, &op.b, &op.out}) view->layout.dims[0] = 70000;
+  CHECK(BatchedKeyOf(op).batch.count == 35000);
+  for (Shape* view : {&op.a, &op.b, &op.out}) view->layout.dims[0] = kMostInBatch;
+  CHECK(BatchedKeyOf(op).batch.count == kMostInBatch);
   // One is a product as any other.
   for (Shape* view : {&op.a, &op.b, &op.out}) view->layout.dims[0] = 1;
   CHECK(BatchedKeyOf(op) == KeyOf(Matmul(DType::kBF16, DType::kBF16, 16, 32, 24)).value());
