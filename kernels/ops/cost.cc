@@ -285,6 +285,11 @@ std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend) 
   if (op.kv_heads <= 0 || heads % op.kv_heads != 0)
     return fmt::format("cached attention: {} heads are not a multiple of {} key/value heads", heads,
                        op.kv_heads);
+  if (op.in_order && backend == Backend::kCuda &&
+      ((depth != 64 && depth != 128) || op.q.layout.dtype != DType::kBF16 || op.window != 0))
+    return fmt::format(
+        "cached attention in order of {}: bf16 heads of 64 or 128 are allowed, without a window",
+        ToString(op.q.layout));
   const int64_t limit = backend == Backend::kCpu ? cpu::kChunk : 256;
   if (depth > limit)
     return fmt::format("cached attention: head dimension {} exceeds {}", depth, limit);

@@ -397,13 +397,13 @@ std::vector<Key> InferenceKeys() {
           "Sequences that one plan takes a token further, a plan for each number; more go in "
           "parts. None takes more than `slots`."),
       KEY(inference.exact, any,
-          "Logits have the bits of the training forward, whatever sequences are generated beside "
-          "each other and however prompts are cut; no experts. On CPUs a program that "
-          "trains beside it needs products that give all places of a microbatch the same bits, as "
-          "those for AVX-512 do and those for AVX2 do not, or `train.micro_batch` 1: true is "
-          "refused without. On GPUs training, scoring and generating then share kernels of our "
-          "own, which have a cost: of compute capability 9.0, models of attention and MLPs in bf16 "
-          "with heads of 64 or 128, no window and no documents, `parallel.tensor` and "
+          "With caches, logits have the bits of the training forward, whatever sequences are "
+          "generated beside each other and however prompts are cut; no experts. On CPUs a program"
+          " that trains beside it needs products that give all places of a microbatch the same "
+          "bits, as those for AVX-512 do and those for AVX2 do not, or `train.micro_batch` 1: "
+          "true is refused without. On GPUs training, scoring and generating then share kernels "
+          "of our own, which have a cost: of compute capability 9.0, models of attention and MLPs"
+          " in bf16 with heads of 64 or 128, no window and no documents, `parallel.tensor` and "
           "`parallel.context` 1. null: true on CPUs where the model allows it, and the log says "
           "where products do not; false on GPUs."),
   };

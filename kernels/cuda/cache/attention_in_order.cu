@@ -400,6 +400,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
   softmax.Clear();
   float sums[4] = {};
   const bool adds = warp < Shared::kPieces;  // eight columns of values each
+  __syncwarp();  // some lanes wrote to the cache just now
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
   for (int turn = 0; turn <= t; turn += kTurnAcross) {
     const int own = warp * kBlocks + block, key = turn + own * kKeys,

@@ -111,7 +111,8 @@ class MatmulPlans {
   // As MatmulProblem::Run, with the product's own algorithm.
   void Run(const Product<TensorView>& operands, const TensorView& bias, Update update,
            const TensorView& workspace, cudaStream_t stream);
-  // All of the op's products, by as few calls as may be. Its operands are not empty, and out is not transposed.
+  // All of the op's products, by as few calls as may be. Its operands are not empty, and out is not
+  // transposed.
   void Run(const BatchedMatmulOp<TensorView>& op, cudaStream_t stream);
 
   cublasLtHandle_t handle() const { return handle_; }

@@ -277,8 +277,7 @@ void LowerLogits(Lowering& l, const Step& step) {
   product.a = select.out;
   product.b = Transposed(storage.Read(node.inputs[1]));
   product.out = storage.Write(node.outputs[0]);
-  product.in_order = l.options().in_order && product.out.layout.dtype == DType::kBF16;
-  l.Push(product, node);
+  l.Push(product, node);  // f32, not rounded as a score's: plans with caches are those in order
 }
 
 // Whether another node of the forward reads the value, too.

@@ -12,10 +12,14 @@ namespace millrace {
 namespace {
 
 template <class Branch>
-bool Has(const ModelShape& model) {
-  return std::any_of(model.blocks.begin(), model.blocks.end(), [](const BlockShape& block) {
+bool Have(const std::vector<BlockShape>& blocks) {
+  return std::any_of(blocks.begin(), blocks.end(), [](const BlockShape& block) {
     return block.template Find<Branch>() != nullptr;
   });
+}
+template <class Branch>
+bool Has(const ModelShape& model) {
+  return Have<Branch>(model.blocks);
 }
 
 bool IsExact(const Config& config, const ModelShape& model, Backend backend) {
@@ -38,8 +42,10 @@ std::string WhyNotExactOnGpus(const Config& config, const ModelShape& model) {
        {std::pair{"tensor", config.parallel.tensor}, {"context", config.parallel.context}})
     if (ranks != 1) return text(fmt::format("parallel.{} {}", key, ranks), "1");
   if (config.data.MasksDocuments()) return text("data.document_mask true", "false");
-  if (Has<MoeShape>(model)) return text("the model has experts (model.moe.experts)", "none");
-  if (Has<MambaShape>(model))
+  std::vector<BlockShape> blocks = model.blocks;  // all that training has in order
+  if (model.mtp.depth > 0) blocks.push_back(model.mtp.block);
+  if (Have<MoeShape>(blocks)) return text("the model has experts (model.moe.experts)", "none");
+  if (Have<MambaShape>(blocks))
     return text("the model has Mamba-2 mixers (model.pattern)", "attention and MLPs alone");
   const auto not_multiple = [&](const char* key, int64_t value) {
     return value % kMultiple == 0
@@ -48,7 +54,7 @@ std::string WhyNotExactOnGpus(const Config& config, const ModelShape& model) {
   };
   if (const std::string why = not_multiple("model.d_model", model.d_model); !why.empty())
     return why;
-  for (const BlockShape& block : model.blocks) {
+  for (const BlockShape& block : blocks) {
     if (const auto* attention = block.Find<AttentionShape>()) {
       if (attention->head_dim != 64 && attention->head_dim != 128)
         return text(fmt::format("heads have {} elements (model.head_dim, or model.d_model / "
