@@ -256,13 +256,15 @@ def last_apart(run, base):
 
 def long_runs(folder):
     """Losses of FP8 and of a peer beside ours in bf16 from the same seeds, pair by pair, and the deviation between our seeds."""
-    files = [results.load(path) for path in sorted(folder.glob("long_runs_h100*.json"))]
+    files = [results.load(path) for card in ("h100", "h200") for path in sorted(folder.glob(f"long_runs_{card}*.json"))]
     data, kept, commits = files[0], {}, {}
     for file in files:
         for row in file["rows"]:
             if "result" in row:
                 kept.setdefault((row["group"], row["variant"], row["round"]), row["result"])
-                commits.setdefault((row["group"], row["variant"]), {})[file["commit"][:7]] = row["date"][:10]
+                card, first = (each["machine"].split(",")[0].split()[3] for each in (file, data))
+                program = file["commit"][:7] + (f" on an {card}" if card != first else "")
+                commits.setdefault((row["group"], row["variant"]), {})[program] = row["date"][:10]
     models = list(dict.fromkeys(model for model, *_ in kept))
     found = {key: kept[key] for key in sorted(kept, key=lambda key: models.index(key[0]))}
     lines = []
