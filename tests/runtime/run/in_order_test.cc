@@ -60,6 +60,33 @@ Counts CountsOf(const StepPlan& plan) {
   return counts;
 }
 
+template <template <class> class Op>
+bool IsNowOutOfOrder(StepPlan& plan) {
+  for (Body& body : plan.bodies)
+    for (PlanOp& op : body.ops)
+      if (auto* of = std::get_if<Op<View>>(&op.op); of != nullptr && of->in_order) {
+        of->in_order = false;
+        return true;
+      }
+  return false;
+}
+
+// Of how many kinds of ops in order a single one that is not gives another hash; all must.
+int HashesOfOneChanged(const StepPlan& plan) {
+  int changed = 0;
+  const auto look = [&]<template <class> class Op>() {
+    StepPlan other = plan;
+    if (!IsNowOutOfOrder<Op>(other)) return;
+    CHECK(PlanHash(other) != PlanHash(plan));
+    ++changed;
+  };
+  look.template operator()<MatmulOp>();
+  look.template operator()<AttentionOp>();
+  look.template operator()<CachedAttentionOp>();
+  look.template operator()<SampleOp>();
+  return changed;
+}
+
 TEST_CASE("on GPUs inference.exact puts the forward of each plan in order", "[plan][infer]") {
   for (const Sets& model : {kLlama, kGpt2}) {
     const AssembledRun exact = Plans(With(model, "inference.exact=true")), fast = Plans(model);
@@ -68,9 +95,11 @@ TEST_CASE("on GPUs inference.exact puts the forward of each plan in order", "[pl
       CHECK(CountsOf(exact.plans.Of(name)) == Counts{.products = 9, .attention = 2});
     for (const std::string& name : {PrefillPlan(16), DecodePlan(1), DecodePlan(4)})
       CHECK(CountsOf(exact.plans.Of(name)) == Counts{.products = 9, .cached = 2, .draws = 1});
-    // It is seen in each plan, and none of it is there without.
+    // It is seen in each plan, by each op alone, and none of it is there without.
     for (const StepPlan& plan : exact.plans.plans)
       CHECK(PlanHash(plan) != PlanHash(fast.plans.Of(plan.name)));
+    CHECK(HashesOfOneChanged(exact.plans.Of("train")) == 2);
+    CHECK(HashesOfOneChanged(exact.plans.Of(DecodePlan(1))) == 3);
     for (const StepPlan& plan : fast.plans.plans)
       CHECK(CountsOf(plan) == Counts{.rows = CountsOf(plan).rows});
     CHECK(CountsOf(fast.plans.Of(DecodePlan(1))).rows == 9);
@@ -133,6 +162,10 @@ TEST_CASE("what GPUs have no exact bits for is refused by its key", "[plan][infe
                       "model.head_dim=64", "model.ffn=96", "model.mamba.heads=2",
                       "model.mamba.head_dim=64", "model.mamba.state=16", "model.mamba.chunk=16"}),
              Contains("Mamba-2"));
+  const Sets trunk = {"model.family=nemotron_h", "model.pattern=*-", "model.kv_heads=1",
+                      "model.head_dim=64",       "model.ffn=96",     "model.moe.experts=4",
+                      "model.moe.top_k=2",       "model.moe.ffn=32", "model.mtp.depth=1"};
+  CHECK_THAT(refusal(With(trunk, "model.mtp.pattern=*E")), Contains("model.moe.experts"));
 }
 
 }  // namespace
