@@ -81,6 +81,15 @@ class KeysOfRow {
       CopyAsync16(PieceAt<kDepth>(to, row, Piece()), from, key + row <= t_);
     }
   }
+  // The row's own key and value into the cache, by the block's first threads.
+  __device__ void CacheOwn() const {
+    if (threadIdx.x >= kPieces) return;
+    uint16_t* const to = Cached(t_) + threadIdx.x * kPack;
+    const uint16_t* const from = At(t_) + threadIdx.x * kPack;
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    *reinterpret_cast<uint4*>(to + to_values()) =
+        *reinterpret_cast<const uint4*>(from + to_values());
+  }
 
  private:
   static constexpr int kPieces = kDepth / kPack;
@@ -113,6 +122,54 @@ __device__ __forceinline__ void MultiplyKeysAhead(Scores<1>& scores,
       Mma(scores[0][2 * n], x[0], b[n][0], b[n][1]);
       Mma(scores[0][2 * n + 1], x[0], b[n][2], b[n][3]);
     }
+  }
+}
+
+// Scores of a tile of keys from `key` on, of which no query sees those behind `last`. `most`
+// becomes the largest of it and of the scores, of each of a thread's two queries.
+template <int kDepth>
+__device__ __forceinline__ void ScoreTile(Scores<1>& scores, float (&most)[2],
+                                          const Queries<kDepth, 1>& queries, uint32_t keys, int key,
+                                          int last) {
+  MultiplyKeysAhead<kDepth>(scores, queries, keys);
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& score = scores[0][n][i];
+      if (key + n * 8 + Lane() % 4 * 2 + i % 2 > last) score = -INFINITY;
+      most[i / 2] = fmaxf(most[i / 2], score);
+    }
+#pragma unroll
+  for (float& m : most) {
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+  }
+}
+
+// Scores become weights, as in Weigh; their sums by a thread are added to `total`.
+__device__ __forceinline__ void WeighTile(Scores<1>& scores, float (&total)[2], float scale,
+                                          const float (&base)[2]) {
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& score = scores[0][n][i];
+      score = Exp2(__fmaf_rn(score, scale, -base[i / 2]));
+      total[i / 2] = __fadd_rn(total[i / 2], score);
+    }
+}
+
+// Begins to copy a row's queries of heads from `head` on, by all threads; zeros behind the `heads`.
+template <int kDepth>
+__device__ __forceinline__ void CopyQueries(uint32_t to, const CachedAttentionArgs& a, int r,
+                                            int head, int heads) {
+  constexpr int kPieces = kDepth / kPack;
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kThreads) {
+    const int h = i / kPieces, piece = i % kPieces;
+    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
+                              (head + (h < heads ? h : 0)) * a.q.head_stride;
+    CopyAsync16(PieceAt<kDepth>(to, h, piece), q + piece * kPack, h < heads);
   }
 }
 
@@ -149,24 +206,12 @@ __global__ void __launch_bounds__(kThreads)
     copy_values(warp * kKeys);
   }
   if (early) BeginKernel();
-  constexpr int kPieces = kDepth / kPack;
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kThreads) {
-    const int h = i / kPieces, piece = i % kPieces;
-    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
-                              (head + (h < heads ? h : 0)) * a.q.head_stride;
-    CopyAsync16(PieceAt<kDepth>(SharedAddress(s.queries), h, piece), q + piece * kPack, h < heads);
-  }
+  CopyQueries<kDepth>(SharedAddress(s.queries), a, r, head, heads);
   if (!all_cached) copy_keys(warp * kKeys);
   CommitCopies();
   if (!all_cached) copy_values(warp * kKeys);
   CommitCopies();
-  if (first == 0 && threadIdx.x < kPieces) {
-    uint16_t* const to = of_row.Cached(t) + threadIdx.x * kPack;
-    const uint16_t* const from = of_row.At(t) + threadIdx.x * kPack;
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    *reinterpret_cast<uint4*>(to + of_row.to_values()) =
-        *reinterpret_cast<const uint4*>(from + of_row.to_values());
-  }
+  if (first == 0) of_row.CacheOwn();
 
   const float scale = a.scale * kLog2E;
   const int lane = Lane(), row = lane / 4;
@@ -187,20 +232,7 @@ __global__ void __launch_bounds__(kThreads)
     Scores<1> scores = {};
     float most[2] = {-INFINITY, -INFINITY};
     if (warp < tiles) {
-      MultiplyKeysAhead<kDepth>(scores, queries, keys);
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& score = scores[0][n][i];
-          if (key + n * 8 + lane % 4 * 2 + i % 2 > t) score = -INFINITY;
-          most[i / 2] = fmaxf(most[i / 2], score);
-        }
-#pragma unroll
-      for (float& m : most) {
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      }
+      ScoreTile<kDepth>(scores, most, queries, keys, key, t);
     }
     if (lane % 4 == 0) s.most[warp][row] = most[0], s.most[warp][row + 8] = most[1];
     __syncwarp();
@@ -221,14 +253,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     if (warp < tiles) {
       float total[2] = {};
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& score = scores[0][n][i];
-          score = Exp2(__fmaf_rn(score, scale, -base[i / 2]));
-          total[i / 2] = __fadd_rn(total[i / 2], score);
-        }
+      WeighTile(scores, total, scale, base);
       s.total[warp][0][lane] = total[0], s.total[warp][1][lane] = total[1];
 #pragma unroll
       for (int n = 0; n < kSteps; ++n) {
@@ -372,26 +397,14 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
   for (int i = 0; i < kBlocks; ++i)
     if (is_cached(i)) copy_values(0, i);
   if (early) BeginKernel();
-  constexpr int kPieces = kDepth / kPack;
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kPieces; i += kThreads) {
-    const int h = i / kPieces, piece = i % kPieces;
-    const uint16_t* const q = reinterpret_cast<const uint16_t*>(a.q.data) + r * a.q.row_stride +
-                              (head + (h < heads ? h : 0)) * a.q.head_stride;
-    CopyAsync16(PieceAt<kDepth>(SharedAddress(s.queries), h, piece), q + piece * kPack, h < heads);
-  }
+  CopyQueries<kDepth>(SharedAddress(s.queries), a, r, head, heads);
   if (!key_cached) copy_keys(0);
   CommitCopies();
 #pragma unroll
   for (int i = 0; i < kBlocks; ++i)
     if (!is_cached(i)) copy_values(0, i);
   CommitCopies();
-  if (first == 0 && block == 0 && threadIdx.x < kPieces) {
-    uint16_t* const to = of_row.Cached(t) + threadIdx.x * kPack;
-    const uint16_t* const from = of_row.At(t) + threadIdx.x * kPack;
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    *reinterpret_cast<uint4*>(to + of_row.to_values()) =
-        *reinterpret_cast<const uint4*>(from + of_row.to_values());
-  }
+  if (first == 0 && block == 0) of_row.CacheOwn();
 
   const float scale = a.scale * kLog2E;
   const auto cluster = cooperative_groups::this_cluster();
@@ -400,7 +413,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
   softmax.Clear();
   float sums[4] = {};
   const bool adds = warp < Shared::kPieces;  // eight columns of values each
-  __syncwarp();  // some lanes wrote to the cache just now
+  __syncwarp();                              // some lanes wrote to the cache just now
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
   for (int turn = 0; turn <= t; turn += kTurnAcross) {
     const int own = warp * kBlocks + block, key = turn + own * kKeys,
@@ -414,20 +427,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
     Scores<1> scores = {};
     if (own < tiles) {
       float most[2] = {-INFINITY, -INFINITY};
-      MultiplyKeysAhead<kDepth>(scores, queries, keys);
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& score = scores[0][n][i];
-          if (key + n * 8 + lane % 4 * 2 + i % 2 > t) score = -INFINITY;
-          most[i / 2] = fmaxf(most[i / 2], score);
-        }
-#pragma unroll
-      for (float& m : most) {
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      }
+      ScoreTile<kDepth>(scores, most, queries, keys, key, t);
       // Lane l % 4 of four tells block l % 4.
       float* const to = cluster.map_shared_rank(&s.most[own][row], lane % 4);
       to[0] = most[0], to[8] = most[1];
@@ -448,14 +448,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
       }
     if (own < tiles) {
       float total[2] = {};
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& score = scores[0][n][i];
-          score = Exp2(__fmaf_rn(score, scale, -base[i / 2]));
-          total[i / 2] = __fadd_rn(total[i / 2], score);
-        }
+      WeighTile(scores, total, scale, base);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         float* const to = cluster.map_shared_rank(&s.total[own][0][lane], b);
