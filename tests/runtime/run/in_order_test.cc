@@ -104,9 +104,8 @@ TEST_CASE("on GPUs inference.exact puts the forward of each plan in order", "[pl
       CHECK(CountsOf(plan) == Counts{.rows = CountsOf(plan).rows});
     CHECK(CountsOf(fast.plans.Of(DecodePlan(1))).rows == 9);
     // CPUs have rows like those of a whole product.
-    for (const StepPlan& plan :
-         Plans(With(model, "inference.exact=true"), Backend::kCpu).plans.plans)
-      CHECK(CountsOf(plan) == Counts{});
+    const AssembledRun cpu = Plans(With(model, "inference.exact=true"), Backend::kCpu);
+    for (const StepPlan& plan : cpu.plans.plans) CHECK(CountsOf(plan) == Counts{});
   }
 }
 
@@ -115,7 +114,8 @@ TEST_CASE("no library is asked for a product in order, and none is tuned", "[pla
     return Shape{view.layout, static_cast<bool>(view)};
   };
   int asked = 0;
-  for (const Body& body : Plans(With(kGpt2, "inference.exact=true")).plans.Of("train").bodies)
+  const AssembledRun exact = Plans(With(kGpt2, "inference.exact=true"));
+  for (const Body& body : exact.plans.Of("train").bodies)
     for (const PlanOp& op : body.ops)
       if (const auto* product = std::get_if<MatmulOp<View>>(&op.op)) {
         const auto shape = ConvertOp<MatmulOp, View, Shape>(*product, shape_of);
