@@ -377,7 +377,8 @@ bool Repeats(const FlatForm& flat, int64_t n) {
 // On n ranks that shard a flat of Muon's, and T that have parts of it. In a turn the ranks' shards
 // of n flats of equal blocks, one for each, go out and back: n - 1 shards each way, in the dtype of
 // computing. A flat of which each rank has as many equal blocks is not sent, and a turn of its own.
-// T turns are a round, in which the ranks' parts go out and back.
+// T turns, of which the last ones may have no flats to send, are a round, in which the ranks' parts
+// go out and back.
 ExchangeForm MuonExchangesOf(const Trial& trial) {
   struct Kind {
     std::vector<int64_t> params;
@@ -398,9 +399,9 @@ ExchangeForm MuonExchangesOf(const Trial& trial) {
   };
   for (const auto* kind : {&sent, &kept})
     for (const auto& [flat, count] : *kind) {
-      const int64_t n = kind == &sent ? flat.shards : 1,
-                    rounds = Up(count, n * tensor) / (n * tensor);
-      if (n > 1) add(rounds * tensor, (n - 1) * flat.shard);
+      const int64_t n = kind == &sent ? flat.shards : 1, turns = Up(count, n) / n,
+                    rounds = Up(turns, tensor) / tensor;
+      if (n > 1) add(turns, (n - 1) * flat.shard);
       if (tensor > 1) add(rounds, (tensor - 1) * n * flat.shard);
     }
   return form;

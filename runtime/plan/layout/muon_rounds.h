@@ -15,8 +15,10 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
@@ -47,6 +49,7 @@ struct MuonRound {
   std::vector<MuonMatrix> matrices;
   std::vector<Range> gaps;
   int64_t numel() const { return turns * turn_numel; }
+  int64_t used_turns() const { return CeilDiv(std::ssize(flats), places); }
   bool operator==(const MuonRound&) const = default;
 };
 

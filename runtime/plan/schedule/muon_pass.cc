@@ -152,7 +152,7 @@ void MuonPass::Collect(Batch& batch) {
   const bool shards = batch.like().places > 1, parts = batch.like().turns > 1;
   batch.followed = NewBuffer("muon_followed", batch);
   Follow(batch);
-  ZeroIdle(batch);
+  ZeroIdlePlaces(batch);
   batch.x = batch.followed;
   const auto exchange = [&](const char* what, auto over) {
     const View received = NewBuffer(what, batch);
@@ -160,6 +160,7 @@ void MuonPass::Collect(Batch& batch) {
     batch.x = received;
   };
   if (shards) exchange("muon_collect", &MuonPass::ExchangeShards);
+  ZeroIdleTurns(batch);
   if (parts) exchange("muon_join", &MuonPass::ExchangeParts);
 }
 
@@ -184,25 +185,35 @@ void MuonPass::Follow(const Batch& batch) {
   });
 }
 
-// Places of a round without a flat.
-void MuonPass::ZeroIdle(const Batch& batch) {
+void MuonPass::Zero(const char* what, const Batch& batch, const View& in,
+                    std::vector<Range> ranges) {
+  if (ranges.empty()) return;
+  ZeroRangesOp<View> zero;
+  zero.flat = in;
+  zero.ranges = std::make_shared<const std::vector<Range>>(std::move(ranges));
+  b_.Emit(zero, StreamId::kCompute, Label(what, batch), UnitOf(batch));
+}
+
+// Of turns that have flats.
+void MuonPass::ZeroIdlePlaces(const Batch& batch) {
   std::vector<Range> idle;
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
     const int64_t used = std::ssize(round.flats) % round.places,
-                  shard = round.turn_numel / round.places;
-    int64_t turn = std::ssize(round.flats) / round.places;
-    if (used > 0) {
-      const int64_t from = begin + turn++ * round.turn_numel;
-      idle.push_back({from + used * shard, from + round.turn_numel});
-    }
-    if (turn < round.turns)
-      idle.push_back({begin + turn * round.turn_numel, begin + round.numel()});
+                  turn = begin + std::ssize(round.flats) / round.places * round.turn_numel;
+    if (used > 0)
+      idle.push_back({turn + used * (round.turn_numel / round.places), turn + round.turn_numel});
   });
-  if (idle.empty()) return;
-  ZeroRangesOp<View> zero;
-  zero.flat = batch.followed;
-  zero.ranges = std::make_shared<const std::vector<Range>>(std::move(idle));
-  b_.Emit(zero, StreamId::kCompute, Label("muon_idle", batch), UnitOf(batch));
+  Zero("muon_idle", batch, batch.followed, std::move(idle));
+}
+
+// Nobody sends shards of these.
+void MuonPass::ZeroIdleTurns(const Batch& batch) {
+  std::vector<Range> idle;
+  ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
+    if (round.used_turns() < round.turns)
+      idle.push_back({begin + round.used_turns() * round.turn_numel, begin + round.numel()});
+  });
+  Zero("muon_idle_turns", batch, batch.x, std::move(idle));
 }
 
 void MuonPass::Orthogonalise(Batch& batch) {
@@ -218,11 +229,7 @@ void MuonPass::ZeroGaps(const Batch& batch) {
     for (int64_t turn = 0; turn < round.turns; ++turn, begin += round.turn_numel)
       for (const Range& gap : round.gaps) gaps.push_back({begin + gap.begin, begin + gap.end});
   });
-  if (gaps.empty()) return;
-  ZeroRangesOp<View> zero;
-  zero.flat = batch.ortho;
-  zero.ranges = std::make_shared<const std::vector<Range>>(std::move(gaps));
-  b_.Emit(zero, StreamId::kCompute, Label("muon_gaps", batch), UnitOf(batch));
+  Zero("muon_gaps", batch, batch.ortho, std::move(gaps));
 }
 
 // A step is X = a X + (b G + c G G) X, G = X X^T; of a matrix with more rows than columns the same
@@ -331,7 +338,7 @@ void MuonPass::EmitProduct(const char* what, const Batch& batch, const View& a, 
 void MuonPass::ExchangeShards(const char* what, const Batch& batch, const View& sent,
                               const View& received) {
   ForEachRound(batch, [&](const MuonRound& round, int64_t begin) {
-    for (int64_t turn = 0; turn < round.turns; ++turn, begin += round.turn_numel)
+    for (int64_t turn = 0; turn < round.used_turns(); ++turn, begin += round.turn_numel)
       Exchange(what, batch, Slice(sent, begin, {round.turn_numel}),
                Slice(received, begin, {round.turn_numel}), FlatOf(batch).shard);
   });

@@ -60,7 +60,8 @@ class MuonPass {
   AxisSet FirstExchange(const Batch& batch) const;  // empty: none
   void Collect(Batch& batch);
   void Follow(const Batch& batch);
-  void ZeroIdle(const Batch& batch);
+  void ZeroIdlePlaces(const Batch& batch);
+  void ZeroIdleTurns(const Batch& batch);
   void Orthogonalise(Batch& batch);
   void Orthogonalise(const Batch& batch, const MuonShape& shape);
   void Normalise(const Batch& batch, const MuonShape& shape);
@@ -72,7 +73,9 @@ class MuonPass {
   void EmitProduct(const char* what, const Batch& batch, const View& a, const View& b,
                    const View& out, double scale_ab = 1, const View& c = {}, double scale_c = 0);
   void ZeroGaps(const Batch& batch);
-  // Of every turn over the axes that shard its flats, or of every round over those that split them.
+  void Zero(const char* what, const Batch& batch, const View& in, std::vector<Range> ranges);
+  // Of every turn that has flats over the axes that shard these, or of every round over those that
+  // split them.
   void ExchangeShards(const char* what, const Batch& batch, const View& sent, const View& received);
   void ExchangeParts(const char* what, const Batch& batch, const View& sent, const View& received);
   void Exchange(const char* what, const Batch& batch, const View& sent, const View& received,

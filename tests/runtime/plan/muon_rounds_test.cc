@@ -369,6 +369,29 @@ TEST_CASE("the proof knows along which axes shards are exchanged", "[plan][muon]
   }
 }
 
+// Three blocks of which shards of two are sent in each turn, of two turns a round.
+TEST_CASE("turns without flats send no shards", "[plan][muon]") {
+  for (const size_t blocks : {2, 3, 4, 5}) {
+    test::PlanCase c;
+    c.model = ByMuon(test::Divisible(test::TinyLlama()));
+    c.model.blocks.resize(blocks, c.model.blocks.front());
+    c.model.tensor = 2;
+    c.mesh = Mesh(1, 2).With(Axis::kTensor, 2);
+    const StepPlan plan = test::PlanOf(c);
+    const auto turns = static_cast<int>((blocks + 1) / 2), rounds = (turns + 1) / 2;
+    CAPTURE(blocks);
+    CHECK(CountOf<AllToAllOp>(plan) == 2 * (turns + rounds));
+    CheckPlan(plan, c.mesh, 1);
+    // What no rank sends is zero all the same before others work on it.
+    StepPlan stale = plan;
+    int gone = 0;
+    for (Body& body : stale.bodies)
+      gone += static_cast<int>(std::erase_if(
+          body.ops, [](const PlanOp& op) { return op.label.starts_with("muon_idle_turns"); }));
+    CHECK(gone == turns % 2);
+  }
+}
+
 // Blocks of one unit each, or two, whose shards are whole matrices of a part of the columns.
 TEST_CASE("the proof knows along which axes parts of matrices are exchanged", "[plan][muon]") {
   for (const int64_t blocks : {1, 2}) {
