@@ -18,6 +18,7 @@
 #         small, large   beside the peers: headline.py
 #         decode, prefill   tokens per second; what a prompt takes beside the forward of training
 #         generate  whether caches give what the training forward gives: generate_gpu.py, by family and precision
+#         exact     whether answers have the bits of their scores under inference.exact: exact_gpu.py, by family and programmatic launch
 #         grpo, documents   steps of GRPO beside PyTorch's; what data.document_mask costs
 #         sanitize  our kernels under compute-sanitizer
 #         gate      step times beside OLD's
@@ -35,7 +36,7 @@
 # run it again; 1: a row failed, or STAGES names what cannot run here; 2: wrong arguments.
 set -uo pipefail
 if (($# < 1 || $# > 3)) || [[ $1 == -* ]]; then
-  sed -n '2,35s/^# \?//p' "$0" >&2
+  sed -n '2,36s/^# \?//p' "$0" >&2
   exit 2
 fi
 limit=${2:-540} wheel=${3:-} python=${PYTHON:-python3} earlier=${EARLIER:-tools/bench/results} card=${CARD:-h200}
@@ -45,7 +46,7 @@ if [[ -z $gpus ]]; then
   for gpus in 4 2 1 0; do ((there < gpus)) || break; done
 fi
 case $gpus in
-  1) all="one small large decode prefill generate grpo documents sanitize gate" ;;
+  1) all="one small large decode prefill generate exact grpo documents sanitize gate" ;;
   2) all="seeds small large decode exchange measure times advice bytes hosts heap gate" ;;
   4) all="four large4 exchange measure times advice gate" ;;
   *) echo "device.sh: GPUS is 1, 2 or 4, not '$gpus'" >&2; exit 2 ;;
@@ -166,6 +167,15 @@ for stage in "${stages[@]}"; do
         for precision in fp32 bf16; do
           Once "generate_${family}_${precision}_$on.txt" 60 "$python" -B tools/bench/generate_gpu.py --program bin/millrace --only "$family" \
             --precision "$precision"
+        done
+      done
+      ;;
+    exact)
+      KeysOf exact exact_gpu FAMILIES || continue
+      for family in "${keys[@]}"; do
+        for launch in off end; do
+          Once "exact_${family}_${launch}_$on.txt" 60 "$python" -B tools/bench/exact_gpu.py --program bin/millrace --only "$family" \
+            --set "execution.programmatic_launch=$launch"
         done
       done
       ;;
