@@ -20,7 +20,7 @@ void RequirePointer(const void* pointer, const char* name) {
   if (pointer == nullptr) throw CallError(MR_INVALID_ARGUMENT, fmt::format("{} is NULL", name));
 }
 
-void Require(bool holds, const std::string& text) {
+void RequireOption(bool holds, const std::string& text) {
   if (!holds) throw CallError(MR_INVALID_ARGUMENT, text);
 }
 
@@ -30,20 +30,21 @@ mr_run_options OptionsWithRank(const mr_run_options* given) {
   mr_run_options options = ReadSized(given, "options");
   if (options.world == 0) options.world = 1;
   if (options.mpi != nullptr) return options;
-  Require(options.world > 0, fmt::format("options.world is {}", options.world));
-  Require(options.rank >= 0 && options.rank < options.world,
-          fmt::format("options.rank is {}, of a world of {}", options.rank, options.world));
+  RequireOption(options.world > 0, fmt::format("options.world is {}", options.world));
+  RequireOption(options.rank >= 0 && options.rank < options.world,
+                fmt::format("options.rank is {}, of a world of {}", options.rank, options.world));
   return options;
 }
 
 // The rest, of which all ranks hear.
 void CheckOptions(const mr_run_options& options) {
   RequirePointer(options.config, "options.config");
-  Require(options.use_data == 0 || options.use_data == 1,
-          fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
-  Require(options.use_inference == 0 || options.use_inference == 1,
-          fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
-  Require(options.device >= 0, fmt::format("options.device is {}", options.device));
+  RequireOption(options.use_data == 0 || options.use_data == 1,
+                fmt::format("options.use_data is {}; allowed are 0 and 1", options.use_data));
+  RequireOption(
+      options.use_inference == 0 || options.use_inference == 1,
+      fmt::format("options.use_inference is {}; allowed are 0 and 1", options.use_inference));
+  RequireOption(options.device >= 0, fmt::format("options.device is {}", options.device));
 }
 
 std::string TextOrNone(const char* text) { return text == nullptr ? "" : text; }
