@@ -9,7 +9,7 @@
 namespace millrace {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 void Refuse(bool refused, const char* key, std::string value, ModelFamily family, const char* has) {
   MR_REQUIRE(ErrorCode::kConfig, !refused,
@@ -47,8 +47,8 @@ void RequireSayable(const ModelConfig& m) {
          std::to_string(m.moe.shared_ffn.value_or(0)), m.family, "null");
 }
 
-Json Gpt2Fields(const ModelConfig& m) {
-  return {{"architectures", Json::array({"GPT2LMHeadModel"})},
+OrderedJson Gpt2Fields(const ModelConfig& m) {
+  return {{"architectures", OrderedJson::array({"GPT2LMHeadModel"})},
           {"model_type", "gpt2"},
           {"activation_function", "gelu_new"},
           {"n_layer", m.layers},
@@ -65,22 +65,22 @@ Json Gpt2Fields(const ModelConfig& m) {
           {"reorder_and_upcast_attn", false}};
 }
 
-Json LlamaFields(const ModelConfig& m, const char* architecture) {
-  Json j = {{"architectures", Json::array({architecture})},
-            {"model_type", Name(m.family)},
-            {"hidden_act", "silu"},
-            {"num_hidden_layers", m.Layers()},
-            {"hidden_size", m.d_model},
-            {"num_attention_heads", m.heads},
-            {"num_key_value_heads", m.KvHeads()},
-            {"head_dim", m.HeadDim()},
-            {"intermediate_size", m.Ffn()},
-            {"max_position_embeddings", m.seq_len},
-            {"rms_norm_eps", m.norm_eps},
-            {"rope_theta", m.RopeTheta()},
-            {"rope_scaling", nullptr},
-            {"attention_bias", false},
-            {"attention_dropout", 0.0}};
+OrderedJson LlamaFields(const ModelConfig& m, const char* architecture) {
+  OrderedJson j = {{"architectures", OrderedJson::array({architecture})},
+                   {"model_type", Name(m.family)},
+                   {"hidden_act", "silu"},
+                   {"num_hidden_layers", m.Layers()},
+                   {"hidden_size", m.d_model},
+                   {"num_attention_heads", m.heads},
+                   {"num_key_value_heads", m.KvHeads()},
+                   {"head_dim", m.HeadDim()},
+                   {"intermediate_size", m.Ffn()},
+                   {"max_position_embeddings", m.seq_len},
+                   {"rms_norm_eps", m.norm_eps},
+                   {"rope_theta", m.RopeTheta()},
+                   {"rope_scaling", nullptr},
+                   {"attention_bias", false},
+                   {"attention_dropout", 0.0}};
   if (m.rope_scaling)
     j["rope_scaling"] = {
         {"rope_type", "llama3"},
@@ -91,15 +91,15 @@ Json LlamaFields(const ModelConfig& m, const char* architecture) {
   return j;
 }
 
-void AddWindow(const ModelConfig& m, Json* j) {
+void AddWindow(const ModelConfig& m, OrderedJson* j) {
   const std::optional<int64_t>& window = m.attention.window;
   (*j)["use_sliding_window"] = window.has_value();
-  (*j)["sliding_window"] = window ? Json(*window) : Json();
+  (*j)["sliding_window"] = window ? OrderedJson(*window) : OrderedJson();
   (*j)["max_window_layers"] = window ? 0 : m.Layers();
 }
 
-void AddQwen3Experts(const ModelConfig& m, Json* j) {
-  Json dense = Json::array();
+void AddQwen3Experts(const ModelConfig& m, OrderedJson* j) {
+  OrderedJson dense = OrderedJson::array();
   const std::string blocks = m.Blocks();
   for (size_t i = 0; i < blocks.size(); ++i)
     if (blocks[i] == '-') dense.push_back(i);
@@ -112,8 +112,8 @@ void AddQwen3Experts(const ModelConfig& m, Json* j) {
   (*j)["output_router_logits"] = false;
 }
 
-Json BlockTypes(const std::string& blocks) {
-  Json types = Json::array();
+OrderedJson BlockTypes(const std::string& blocks) {
+  OrderedJson types = OrderedJson::array();
   for (const char kind : blocks)
     types.push_back(kind == 'M'   ? "linear_attention"
                     : kind == 'E' ? "moe"
@@ -122,22 +122,22 @@ Json BlockTypes(const std::string& blocks) {
   return types;
 }
 
-Json NemotronHFields(const ModelConfig& m) {
-  Json j = {{"architectures", Json::array({"NemotronHForCausalLM"})},
-            {"model_type", "nemotron_h"},
-            {"hybrid_override_pattern", m.Blocks()},
-            {"layers_block_type", BlockTypes(m.Blocks())},
-            {"num_hidden_layers", m.Layers()},
-            {"hidden_size", m.d_model},
-            {"max_position_embeddings", m.seq_len},
-            {"layer_norm_epsilon", m.norm_eps},
-            {"mlp_hidden_act", "relu2"},
-            {"residual_in_fp32", false},
-            {"attention_bias", false},
-            {"attention_dropout", 0.0},
-            {"hidden_dropout", 0.0},
-            {"mlp_bias", false},
-            {"use_bias", false}};
+OrderedJson NemotronHFields(const ModelConfig& m) {
+  OrderedJson j = {{"architectures", OrderedJson::array({"NemotronHForCausalLM"})},
+                   {"model_type", "nemotron_h"},
+                   {"hybrid_override_pattern", m.Blocks()},
+                   {"layers_block_type", BlockTypes(m.Blocks())},
+                   {"num_hidden_layers", m.Layers()},
+                   {"hidden_size", m.d_model},
+                   {"max_position_embeddings", m.seq_len},
+                   {"layer_norm_epsilon", m.norm_eps},
+                   {"mlp_hidden_act", "relu2"},
+                   {"residual_in_fp32", false},
+                   {"attention_bias", false},
+                   {"attention_dropout", 0.0},
+                   {"hidden_dropout", 0.0},
+                   {"mlp_bias", false},
+                   {"use_bias", false}};
   if (m.Has('*')) {
     j["num_attention_heads"] = m.heads;
     j["num_key_value_heads"] = m.KvHeads();
@@ -147,7 +147,7 @@ Json NemotronHFields(const ModelConfig& m) {
   return j;
 }
 
-void AddMamba(const ModelConfig& m, Json* j) {
+void AddMamba(const ModelConfig& m, OrderedJson* j) {
   const MambaConfig& mamba = m.mamba;
   (*j)["mamba_num_heads"] = mamba.heads;
   (*j)["mamba_head_dim"] = mamba.head_dim;
@@ -161,11 +161,12 @@ void AddMamba(const ModelConfig& m, Json* j) {
   // The limits again, for transformers 5.23 clamps steps to (time_step_min, infinity) and does not
   // look at time_step_limit; its default of time_step_min, the least of initial steps, is 0.001.
   (*j)["time_step_min"] = mamba.dt_min;
-  const Json most = mamba.dt_max ? Json(*mamba.dt_max) : Json{{"__float__", "Infinity"}};
-  (*j)["time_step_limit"] = Json::array({mamba.dt_min, most});
+  const OrderedJson most =
+      mamba.dt_max ? OrderedJson(*mamba.dt_max) : OrderedJson{{"__float__", "Infinity"}};
+  (*j)["time_step_limit"] = OrderedJson::array({mamba.dt_min, most});
 }
 
-void AddNemotronHExperts(const ModelConfig& m, Json* j) {
+void AddNemotronHExperts(const ModelConfig& m, OrderedJson* j) {
   const MoeConfig& moe = m.moe;
   (*j)["n_routed_experts"] = moe.experts;
   (*j)["num_experts_per_tok"] = moe.top_k;
@@ -178,8 +179,8 @@ void AddNemotronHExperts(const ModelConfig& m, Json* j) {
   if (moe.shared_ffn) (*j)["moe_shared_expert_intermediate_size"] = *moe.shared_ffn;
 }
 
-Json FieldsOf(const ModelConfig& m) {
-  Json j;
+OrderedJson FieldsOf(const ModelConfig& m) {
+  OrderedJson j;
   switch (m.family) {
     case ModelFamily::kGpt2:
       return Gpt2Fields(m);
@@ -211,7 +212,7 @@ Json FieldsOf(const ModelConfig& m) {
 
 std::string HuggingFaceConfigText(const ModelConfig& m) {
   RequireSayable(m);
-  Json j = FieldsOf(m);
+  OrderedJson j = FieldsOf(m);
   if (m.mtp.depth > 0) j["num_nextn_predict_layers"] = m.mtp.depth;
   j["vocab_size"] = m.Vocab();
   j["tie_word_embeddings"] = m.Tied();

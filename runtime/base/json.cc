@@ -1,5 +1,6 @@
 #include "runtime/base/json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace millrace {
@@ -24,6 +25,14 @@ nlohmann::json TryParseJson(std::string_view text) {
 }
 nlohmann::ordered_json TryParseOrderedJson(std::string_view text) {
   return nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+bool IsNonEmptyString(const nlohmann::json& value) {
+  return value.is_string() && !value.get_ref<const std::string&>().empty();
+}
+
+nlohmann::ordered_json FiniteOrNull(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
 }
 
 std::string DumpJson(const nlohmann::json& value, const JsonStyle& style) {

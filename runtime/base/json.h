@@ -17,6 +17,8 @@ nlohmann::ordered_json ParseOrderedJson(std::string_view text);
 nlohmann::json TryParseJson(std::string_view text);
 nlohmann::ordered_json TryParseOrderedJson(std::string_view text);
 
+bool IsNonEmptyString(const nlohmann::json& value);
+
 struct JsonStyle {
   int indent = -1;       // spaces per level; -1: all in one line
   bool ascii = false;    // other characters become \uXXXX
@@ -25,5 +27,8 @@ struct JsonStyle {
 
 std::string DumpJson(const nlohmann::json& value, const JsonStyle& style = {});
 std::string DumpJson(const nlohmann::ordered_json& value, const JsonStyle& style = {});
+
+// JSON has neither NaN nor infinities: what is not finite becomes null.
+nlohmann::ordered_json FiniteOrNull(double value);
 
 }  // namespace millrace

@@ -42,8 +42,7 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given, std::strin
       if (IsNumberIn(key.range, given)) return given.get<double>();
       break;
     case KeyType::kString:
-      if (given.is_string() && !given.get_ref<const std::string&>().empty())
-        return given.get<std::string>();
+      if (IsNonEmptyString(given)) return given.get<std::string>();
       break;
     case KeyType::kChoice:
       if (given.is_string())
@@ -64,9 +63,7 @@ std::optional<KeyValue> TryConvert(const Key& key, const json& given, std::strin
       break;
     case KeyType::kStrings:
       if (given.is_array() && !given.empty() &&
-          std::all_of(given.begin(), given.end(), [](const json& one) {
-            return one.is_string() && !one.get_ref<const std::string&>().empty();
-          }))
+          std::all_of(given.begin(), given.end(), IsNonEmptyString))
         return given.get<std::vector<std::string>>();
       break;
     case KeyType::kGroups:

@@ -6,14 +6,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 
 using nlohmann::json;
-
-bool IsText(const json& given) {
-  return given.is_string() && !given.get_ref<const std::string&>().empty();
-}
 
 std::optional<DataKind> KindFrom(const json& given) {
   for (const DataKind kind : {DataKind::kText, DataKind::kTokens})
@@ -24,7 +22,7 @@ std::optional<DataKind> KindFrom(const json& given) {
 // What is wrong with one key of a source; "" if nothing is.
 std::string Take(const std::string& key, const json& value, DataSource& source) {
   if (key == "path") {
-    if (!IsText(value)) return "its path must be a string that is not empty";
+    if (!IsNonEmptyString(value)) return "its path must be a string that is not empty";
     source.path = value.get<std::string>();
   } else if (key == "weight") {
     if (!value.is_number() || !(value.get<double>() > 0) || !(value.get<double>() <= 1e15))
@@ -34,7 +32,7 @@ std::string Take(const std::string& key, const json& value, DataSource& source) 
     source.kind = KindFrom(value);
     if (!source.kind && !value.is_null()) return "its kind must be text or tokens, or null";
   } else if (key == "val_path") {
-    if (!IsText(value) && !value.is_null())
+    if (!IsNonEmptyString(value) && !value.is_null())
       return "its val_path must be a string that is not empty, or null";
     if (!value.is_null()) source.val_path = value.get<std::string>();
   } else {

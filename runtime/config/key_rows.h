@@ -17,6 +17,8 @@ namespace millrace {
 // The rows of `model`.
 std::vector<Key> ModelKeys();
 
+inline constexpr KeyRange any;  // of what has no bounds
+
 // Those of several functions, one after the other.
 inline std::vector<Key> Joined(std::initializer_list<std::vector<Key> (*)()> sections) {
   std::vector<Key> keys;

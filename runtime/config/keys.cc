@@ -7,8 +7,6 @@ namespace millrace {
 // A function for each section but `model`.
 namespace {
 
-constexpr KeyRange any;  // of what has no bounds
-
 std::vector<Key> DataKeys() {
   return {
       KEY(data.kind, any,

@@ -3,8 +3,6 @@
 namespace millrace {
 namespace {
 
-constexpr KeyRange any;  // of what has no bounds
-
 // The object behind a nullable section: made when a key in it is set, its
 // defaults when one is read.
 RopeScalingConfig& Made(std::optional<RopeScalingConfig>& section) {

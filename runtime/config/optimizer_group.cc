@@ -6,16 +6,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json.h"
+
 namespace millrace {
 namespace {
 
 using nlohmann::json;
 
 constexpr const char* kKinds[] = {"adamw", "muon"};
-
-bool IsText(const json& given) {
-  return given.is_string() && !given.get_ref<const std::string&>().empty();
-}
 
 bool IsIn(const json& given, double min, double max) {
   return given.is_number() && given.get<double>() >= min && given.get<double>() <= max;
@@ -32,7 +30,7 @@ std::string TakeNumber(const char* name, const json& given, double min, double m
 
 std::string TakeParameters(const json& given, OptimizerGroup& group) {
   const json list = given.is_array() ? given : json::array({given});
-  if (list.empty() || !std::all_of(list.begin(), list.end(), IsText))
+  if (list.empty() || !std::all_of(list.begin(), list.end(), IsNonEmptyString))
     return "its parameters must be a pattern of names, or a list of such";
   group.parameters = list.get<std::vector<std::string>>();
   return "";

@@ -15,14 +15,11 @@
 #include "runtime/base/error.h"
 
 namespace millrace {
-namespace {
 
-[[noreturn]] void ThrowIo(const char* what, const std::string& path, int error) {
+void ThrowIo(const char* what, const std::string& path, int error) {
   throw Error(ErrorCode::kIo,
               fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(error)));
 }
-
-}  // namespace
 
 int FileSystem::Create(const std::string& path) {
   // Without O_NONBLOCK, opening a named pipe would wait for a reader.

@@ -73,6 +73,9 @@ void Rename(FileSystem& files, const std::string& from,
 // writer per path at a time.
 void WriteFileAtomically(FileSystem& files, const std::string& path, std::string_view text);
 
+// Error(kIo) "cannot WHAT PATH: " and what the errno says.
+[[noreturn]] void ThrowIo(const char* what, const std::string& path, int error);
+
 // The folder of a path: "a/b" -> "a", "b" -> ".".
 std::string FolderOf(const std::string& path);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -83,6 +84,11 @@ void InputFile::Read(int64_t offset, void* out, int64_t bytes) const {
         path_, offset + done, offset, offset + bytes);
     done += got;
   }
+}
+
+bool FileExists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
 }
 
 std::string ReadWholeFile(const std::string& path, int64_t max_bytes, ErrorCode code) {

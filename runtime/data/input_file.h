@@ -34,6 +34,9 @@ class InputFile {
   int64_t size_;
 };
 
+// Whether a name is there, and what leads to it can be searched.
+bool FileExists(const std::string& path);
+
 // All of a small file; larger than `max_bytes` is an Error(code).
 std::string ReadWholeFile(const std::string& path, int64_t max_bytes, ErrorCode code);
 

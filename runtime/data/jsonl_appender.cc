@@ -5,18 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
-
-[[noreturn]] void ThrowIo(const char* what, const std::string& path, int error) {
-  throw Error(ErrorCode::kIo,
-              fmt::format("cannot {} {}: {}", what, path, std::generic_category().message(error)));
-}
 
 // Bytes up to and including the last newline among the first `size`.
 int64_t WholeLines(int fd, int64_t size, const std::string& path) {

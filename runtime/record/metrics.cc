@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -23,9 +22,6 @@ namespace millrace {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// JSON has no NaN: a non-finite number becomes null, and loss_bits keeps what it was.
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 std::string MetricsPath(const std::string& run_dir) { return run_dir + "/metrics.jsonl"; }
 
@@ -96,11 +92,11 @@ std::string Prepared(const std::string& run_dir, int64_t resume_step, OldMetrics
 // What the model was measured on, after this step.
 void AddScores(const StepReport& r, Json& line) {
   for (const SourceLoss& source : r.eval_sources)
-    line["source_eval_loss"][source.name] = Number(source.loss);
+    line["source_eval_loss"][source.name] = FiniteOrNull(source.loss);
   for (const EvalScores& scores : r.scores) {
     Json& of = line["scores"][scores.task];
     of = {{"rules", scores.rules}, {"examples", scores.examples}, {"hash", scores.hash}};
-    for (const auto& [name, value] : scores.values) of[name] = Number(value);
+    for (const auto& [name, value] : scores.values) of[name] = FiniteOrNull(value);
   }
 }
 
@@ -111,14 +107,14 @@ void AddFigures(const StepReport& r, Json& line) {
     line["source_epochs"][source.name] = source.epochs;
   }
   for (const RouterFigures& router : r.routers) {
-    line["max_load"][router.block] = Number(router.max_load);
-    line["router_entropy"][router.block] = Number(router.entropy);
+    line["max_load"][router.block] = FiniteOrNull(router.max_load);
+    line["router_entropy"][router.block] = FiniteOrNull(router.entropy);
     if (r.records_loads) line["loads"][router.block] = router.loads;
   }
   if (r.policy) {
-    line["clip_fraction"] = Number(r.policy->clip_fraction);
-    line["ratio"] = Number(r.policy->ratio);
-    line["kl"] = Number(r.policy->kl);
+    line["clip_fraction"] = FiniteOrNull(r.policy->clip_fraction);
+    line["ratio"] = FiniteOrNull(r.policy->ratio);
+    line["kl"] = FiniteOrNull(r.policy->kl);
   }
 }
 
@@ -137,9 +133,9 @@ void AddSaves(const SaveFigures& saves, Json& line) {
 
 Json LineOf(const StepReport& r) {
   Json line = {{"step", r.step},
-               {"loss", Number(r.loss)},
+               {"loss", FiniteOrNull(r.loss)},
                {"loss_bits", Float32Bits(r.loss)},
-               {"grad_norm", Number(r.grad_norm)},
+               {"grad_norm", FiniteOrNull(r.grad_norm)},
                {"lr", r.lr},
                {"tokens", r.tokens},
                {"step_ms", r.step_ms},
@@ -154,7 +150,7 @@ Json LineOf(const StepReport& r) {
   for (const RollBack& made : r.rolled_back)
     line["rolled_back"].push_back({{"from", made.from}, {"why", made.why}});
   if (r.eval_loss) {
-    line["eval_loss"] = Number(*r.eval_loss);
+    line["eval_loss"] = FiniteOrNull(*r.eval_loss);
     line["eval_loss_bits"] = Float32Bits(*r.eval_loss);
   }
   AddScores(r, line);

@@ -12,8 +12,6 @@
 namespace millrace {
 namespace {
 
-using Json = nlohmann::json;
-
 // Who has a value, ascending.
 struct Shared {
   std::string value;
@@ -59,7 +57,9 @@ RunEnvironment Together(const std::vector<RunEnvironment>& ranks) {
   return all;
 }
 
-std::string PackedText(const RunEnvironment& own) { return DumpJson(Json(own), {.replace = true}); }
+std::string PackedText(const RunEnvironment& own) {
+  return DumpJson(nlohmann::json(own), {.replace = true});
+}
 
 RunEnvironment Together(const std::vector<std::string>& packed) {
   std::vector<RunEnvironment> ranks;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kLargestMetrics = int64_t{4} << 30;
 constexpr int64_t kLargestSummary = int64_t{16} << 20;
-constexpr int kDepth = 8;
+constexpr int kLineDepth = 8;
 
 // "0x3f9d70a4" of Float32Bits.
 float FloatOfBits(const nlohmann::json& line, const std::string& key, const JsonOrigin& origin) {
@@ -55,7 +55,7 @@ MetricsLine StepFrom(const nlohmann::json& line, const JsonOrigin& origin) {
 
 RecordedSummary SummaryFrom(const std::string& text, const std::string& path) {
   const JsonOrigin origin{path, ErrorCode::kData};
-  const nlohmann::json object = ParseStrictJson(text, kDepth, origin);
+  const nlohmann::json object = ParseStrictJson(text, kLineDepth, origin);
   RecordedSummary summary;
   summary.last_step = JsonCount(object, "last_step", origin);
   for (const std::string_view known : kFinalHashNames)
@@ -79,7 +79,7 @@ RecordedMetrics ParseMetrics(std::string_view text, const std::string& path) {
       break;
     }
     const JsonOrigin origin{fmt::format("{}:{}", path, number), ErrorCode::kData};
-    const nlohmann::json line = ParseStrictJson(text.substr(0, newline), kDepth, origin);
+    const nlohmann::json line = ParseStrictJson(text.substr(0, newline), kLineDepth, origin);
     const bool added =
         metrics.steps.insert_or_assign(JsonCount(line, "step", origin), StepFrom(line, origin))
             .second;

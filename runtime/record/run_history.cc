@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kLargestFile = int64_t{16} << 20;
-constexpr int kDepth = 8;
+constexpr int kHistoryDepth = 8;
 
 std::string PathOf(const std::string& run_dir) { return run_dir + "/config.json"; }
 
@@ -124,7 +124,7 @@ std::string RunHistoryJson(const RunHistory& history) {
 
 RunHistory ParseRunHistory(std::string_view text, const std::string& path, size_t most_values) {
   const JsonOrigin origin{path, ErrorCode::kData};
-  const nlohmann::json all = ParseStrictJson(text, kDepth, origin);
+  const nlohmann::json all = ParseStrictJson(text, kHistoryDepth, origin);
   RunHistory history = {CallFrom(all, origin)};
   const auto held = [](const RecordedCall& call) {
     return call.keys.size() + call.environment.size();

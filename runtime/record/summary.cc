@@ -1,7 +1,6 @@
 #include "runtime/record/summary.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -18,9 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// JSON has no NaN: a non-finite number becomes null.
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
 std::string SummaryPath(const std::string& run_dir) { return run_dir + "/summary.json"; }
 
 Json CountsJson(const NamedCounts& counts) {
@@ -34,8 +30,8 @@ Json FiguresJson(const RunFigures& f) {
           {"wire_bytes", f.wire_bytes},
           {"arena_bytes", f.arena_bytes},
           {"device_bytes", f.device_bytes > 0 ? Json(f.device_bytes) : Json(nullptr)},
-          {"step_ms", Number(f.step_ms)},
-          {"tokens_per_s", Number(f.tokens_per_s)}};
+          {"step_ms", FiniteOrNull(f.step_ms)},
+          {"tokens_per_s", FiniteOrNull(f.tokens_per_s)}};
 }
 
 Json SavesJson(const SaveTotals& t) {
@@ -62,7 +58,7 @@ bool HasSummary(const std::string& run_dir) {
 
 void WriteSummary(const std::string& run_dir, const Summary& s) {
   const auto optional = [](const std::optional<double>& value) {
-    return value ? Number(*value) : Json(nullptr);
+    return value ? FiniteOrNull(*value) : Json(nullptr);
   };
   const auto bytes = [](const std::optional<int64_t>& value) {
     return value ? Json(*value) : Json(nullptr);

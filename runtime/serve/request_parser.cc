@@ -12,11 +12,11 @@
 namespace millrace {
 namespace {
 
+using nlohmann::json;
 using serve::BodyFields;
 using serve::IdList;
 using serve::Refuse;
 using serve::Refused;
-using Json = nlohmann::json;
 
 constexpr int64_t kMostStops = 16;
 constexpr size_t kMostStopBytes = 1024;  // each token is compared with all of them
@@ -24,24 +24,24 @@ constexpr size_t kMostStopBytes = 1024;  // each token is compared with all of t
 // Fields that would change answers; `harmless` says when one does not.
 struct Unsupported {
   const char* key;
-  bool (*harmless)(const Json&);
+  bool (*harmless)(const json&);
 };
 
-bool IsZero(const Json& value) { return value.is_number() && value == 0; }
-bool IsEmpty(const Json& value) {
+bool IsZero(const json& value) { return value.is_number() && value == 0; }
+bool IsEmpty(const json& value) {
   return (value.is_object() || value.is_array() || value.is_string()) &&
          (value.empty() || value == "");
 }
-bool IsTextFormat(const Json& value) {
-  return value.is_object() && value.size() == 1 && value.value("type", Json()) == "text";
+bool IsTextFormat(const json& value) {
+  return value.is_object() && value.size() == 1 && value.value("type", json()) == "text";
 }
-bool IsTextOnly(const Json& value) { return value == Json::array({"text"}); }
-bool ChoosesNothing(const Json& value) { return value == "none" || value == "auto"; }
-bool IsFalse(const Json& value) { return value == false; }
-bool IsTrue(const Json& value) { return value == true; }
-bool IsMedium(const Json& value) { return value == "medium"; }
-bool IsOne(const Json& value) { return value.is_number() && value == 1; }
-bool Never(const Json&) { return false; }
+bool IsTextOnly(const json& value) { return value == json::array({"text"}); }
+bool ChoosesNothing(const json& value) { return value == "none" || value == "auto"; }
+bool IsFalse(const json& value) { return value == false; }
+bool IsTrue(const json& value) { return value == true; }
+bool IsMedium(const json& value) { return value == "medium"; }
+bool IsOne(const json& value) { return value.is_number() && value == 1; }
+bool Never(const json&) { return false; }
 
 constexpr Unsupported kUnsupported[] = {
     {"logit_bias", IsEmpty},
@@ -94,17 +94,17 @@ constexpr Unsupported kUnsupported[] = {
 
 void RefuseUnsupported(const BodyFields& body) {
   for (const Unsupported& field : kUnsupported) {
-    const Json* const value = body.Find(field.key);
+    const json* const value = body.Find(field.key);
     if (value != nullptr && !field.harmless(*value))
       Refuse(field.key, fmt::format("{} is not supported; leave it out", field.key));
   }
 }
 
 std::vector<std::string> StopsOf(const BodyFields& body) {
-  const Json* const value = body.Find("stop");
+  const json* const value = body.Find("stop");
   std::vector<std::string> stops;
   if (value == nullptr) return stops;
-  const auto add = [&](const Json& stop) {
+  const auto add = [&](const json& stop) {
     if (!stop.is_string() || stop == "" ||
         stop.get_ref<const std::string&>().size() > kMostStopBytes)
       Refuse("stop", fmt::format("stop must be a text of 1 to {} bytes, or up to {} such texts",
@@ -117,13 +117,13 @@ std::vector<std::string> StopsOf(const BodyFields& body) {
   }
   if (std::ssize(*value) > kMostStops)
     Refuse("stop", fmt::format("stop has {} texts; allowed are {}", value->size(), kMostStops));
-  for (const Json& stop : *value) add(stop);
+  for (const json& stop : *value) add(stop);
   return stops;
 }
 
 void ReadStreaming(const BodyFields& body, CompletionRequest& request) {
   request.stream = body.Flag("stream", false);
-  const Json* const options = body.Find("stream_options");
+  const json* const options = body.Find("stream_options");
   if (options == nullptr) return;
   if (!request.stream) Refuse("stream_options", "stream_options is for stream=true alone");
   if (!options->is_object()) Refuse("stream_options", "stream_options must be an object");
@@ -174,7 +174,7 @@ CompletionRequest ReadShared(const BodyFields& body, const RequestLimits& limits
   return request;
 }
 
-PromptInput PromptOf(const Json& value) {
+PromptInput PromptOf(const json& value) {
   if (value.is_string() && value != "") return value.get<std::string>();
   auto ids = IdList(value);
   if (!ids || ids->empty())
@@ -184,7 +184,7 @@ PromptInput PromptOf(const Json& value) {
   return *std::move(ids);
 }
 
-std::vector<PromptInput> PromptsOf(const Json& value, const RequestLimits& limits) {
+std::vector<PromptInput> PromptsOf(const json& value, const RequestLimits& limits) {
   const bool several =
       value.is_array() && !value.empty() && (value.front().is_string() || value.front().is_array());
   std::vector<PromptInput> prompts;
@@ -195,7 +195,7 @@ std::vector<PromptInput> PromptsOf(const Json& value, const RequestLimits& limit
   if (std::ssize(value) > limits.prompts)
     Refuse("prompt",
            fmt::format("there are {} prompts; allowed are {}", value.size(), limits.prompts));
-  for (const Json& each : value) prompts.push_back(PromptOf(each));
+  for (const json& each : value) prompts.push_back(PromptOf(each));
   return prompts;
 }
 
@@ -218,14 +218,14 @@ CompletionRequest ReadCompletion(std::string_view text, const RequestLimits& lim
 }
 
 // A text, or parts of which each is one.
-std::string ContentOf(const Json& message, const std::string& param) {
+std::string ContentOf(const json& message, const std::string& param) {
   const auto content = message.find("content");
   if (content != message.end() && content->is_string()) return content->get<std::string>();
   if (content == message.end() || !content->is_array())
     Refuse(param, fmt::format("{} must be a text, or a list of parts of type text", param));
   std::string text;
-  for (const Json& part : *content) {
-    const bool is_text = part.is_object() && part.value("type", Json()) == "text" &&
+  for (const json& part : *content) {
+    const bool is_text = part.is_object() && part.value("type", json()) == "text" &&
                          part.contains("text") && part["text"].is_string();
     if (!is_text) Refuse(param, fmt::format("{} has a part that is not of type text", param));
     text += part["text"].get_ref<const std::string&>();
@@ -233,10 +233,10 @@ std::string ContentOf(const Json& message, const std::string& param) {
   return text;
 }
 
-ChatMessage MessageOf(const Json& message, size_t number) {
+ChatMessage MessageOf(const json& message, size_t number) {
   const std::string at = fmt::format("messages[{}]", number);
   if (!message.is_object()) Refuse(at, at + " must be an object");
-  const Json role = message.value("role", Json());
+  const json role = message.value("role", json());
   if (role != "system" && role != "developer" && role != "user" && role != "assistant")
     Refuse(at + ".role", at + ".role must be system, developer, user or assistant");
   for (const char* key : {"tool_calls", "function_call", "refusal", "audio"})
@@ -251,7 +251,7 @@ CompletionRequest ReadChat(std::string_view text, const RequestLimits& limits) {
   CompletionRequest request = ReadShared(body, limits);
   request.is_chat = true;
   RequireSpecialTokens(body, false);
-  const Json& messages = body.Require("messages", "a list of messages");
+  const json& messages = body.Require("messages", "a list of messages");
   if (!messages.is_array() || messages.empty())
     Refuse("messages", "messages must be a list of messages, not empty");
   for (size_t i = 0; i < messages.size(); ++i)
@@ -264,7 +264,7 @@ CompletionRequest ReadChat(std::string_view text, const RequestLimits& limits) {
   const auto top = body.Integer("top_logprobs", 0, limits.top);
   if (top && !request.logprobs) Refuse("top_logprobs", "top_logprobs is for logprobs=true alone");
   request.sampling.top = static_cast<int32_t>(top.value_or(0));
-  const Json* const store = body.Find("store");
+  const json* const store = body.Find("store");
   if (store != nullptr && !IsFalse(*store)) Refuse("store", "store is not supported");
   return request;
 }
@@ -293,7 +293,7 @@ std::variant<CompletionRequest, ApiError> ParseChat(std::string_view body,
 std::variant<TokenizeRequest, ApiError> ParseTokenize(std::string_view text) {
   return Answered([&] {
     const BodyFields body(text);
-    const Json& prompt = body.Require("prompt", "a text");
+    const json& prompt = body.Require("prompt", "a text");
     if (!prompt.is_string()) Refuse("prompt", "prompt must be a text");
     return TokenizeRequest{prompt.get<std::string>(), body.Flag("add_special_tokens", true)};
   });

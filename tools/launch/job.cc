@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPoll(20), kLook(250);
 constexpr std::chrono::milliseconds kHeldBack(300);  // for the rest of what may be mpirun's words
 constexpr std::chrono::seconds kLastWords(2);        // for a pipe that somebody else still holds
-constexpr int kSignalBase = 128;
+constexpr int kCodeOfSignal = 128;
 
 // Between fork and exec: async-signal-safe calls only.
 [[noreturn]] void Become(char* const* arguments, char* const* environment, pid_t parent,
@@ -195,7 +195,7 @@ bool Job::ReadSome(Stream& stream) {
 void Job::Collect(int status) {
   ended_ = true;
   end_.leader_lost = WIFSIGNALED(status);
-  end_.code = end_.leader_lost ? kSignalBase + WTERMSIG(status) : WEXITSTATUS(status);
+  end_.code = end_.leader_lost ? kCodeOfSignal + WTERMSIG(status) : WEXITSTATUS(status);
   KillOrphans();
   ReadRest();
   end_.said = words_.facts();

@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr ErrorCode kCode = ErrorCode::kCheckpoint;
+constexpr ErrorCode kManifestError = ErrorCode::kCheckpoint;
 constexpr int64_t kLargestManifest = int64_t{1} << 30;
 constexpr int kDepth = 64;  // the writer's own JSON may nest
 
@@ -42,20 +42,20 @@ std::string Seal(const ordered_json& content) {
 }
 
 std::string_view Unseal(std::string_view text, const std::string& origin) {
-  MR_REQUIRE(kCode, text.substr(0, kFormat.size()) == kFormat,
+  MR_REQUIRE(kManifestError, text.substr(0, kFormat.size()) == kFormat,
              "{} is damaged, or not a file of a checkpoint", origin);
-  MR_REQUIRE(kCode, text.substr(kFormat.size(), kVersion.size()) == kVersion,
+  MR_REQUIRE(kManifestError, text.substr(kFormat.size(), kVersion.size()) == kVersion,
              "{} is damaged, or of another version; this program reads version 1", origin);
   const bool framed = text.size() >= kContentStart + kEnd.size() &&
                       text.substr(kContentStart - kContent.size(), kContent.size()) == kContent &&
                       text.substr(text.size() - kEnd.size()) == kEnd;
-  MR_REQUIRE(kCode, framed, "{} is damaged: cut off or altered", origin);
+  MR_REQUIRE(kManifestError, framed, "{} is damaged: cut off or altered", origin);
   const std::string_view content =
       text.substr(kContentStart, text.size() - kContentStart - kEnd.size());
   const std::string_view stored = text.substr(kFormat.size() + kVersion.size(), kHashDigits);
   const std::string found = Hash128(content);
-  MR_REQUIRE(kCode, stored == found, "{} is damaged: its content has the XXH3-128 {}, not {}",
-             origin, found, stored);
+  MR_REQUIRE(kManifestError, stored == found,
+             "{} is damaged: its content has the XXH3-128 {}, not {}", origin, found, stored);
   return content;
 }
 
@@ -80,7 +80,7 @@ CheckpointFile FileFromJson(const nlohmann::json& json, const JsonOrigin& origin
                       .header_xxh3 = JsonString(json, "header_xxh3", origin),
                       .blobs = {}};
   const nlohmann::json& blobs = JsonField(json, "blobs", origin);
-  MR_REQUIRE(kCode, blobs.is_array(), "{}: blobs must be an array", origin.name);
+  MR_REQUIRE(kManifestError, blobs.is_array(), "{}: blobs must be an array", origin.name);
   int64_t end = -1;
   for (const nlohmann::json& entry : blobs) {
     CheckpointBlob blob{.name = JsonString(entry, "name", origin),
@@ -90,7 +90,7 @@ CheckpointFile FileFromJson(const nlohmann::json& json, const JsonOrigin& origin
                         .bytes = JsonCount(entry, "bytes", origin),
                         .xxh3 = JsonString(entry, "xxh3", origin)};
     int64_t bytes = 0;
-    MR_REQUIRE(kCode,
+    MR_REQUIRE(kManifestError,
                !__builtin_mul_overflow(blob.numel, SafetensorsElementBytes(blob.dtype), &bytes) &&
                    bytes == blob.bytes && blob.offset <= file.bytes &&
                    blob.bytes <= file.bytes - blob.offset && (end < 0 || blob.offset == end),
@@ -99,8 +99,9 @@ CheckpointFile FileFromJson(const nlohmann::json& json, const JsonOrigin& origin
     end = blob.offset + blob.bytes;
     file.blobs.push_back(std::move(blob));
   }
-  MR_REQUIRE(kCode, end < 0 || end == file.bytes, "{}: the blobs of rank {} end at {} of {} bytes",
-             origin.name, file.rank, end, file.bytes);
+  MR_REQUIRE(kManifestError, end < 0 || end == file.bytes,
+             "{}: the blobs of rank {} end at {} of {} bytes", origin.name, file.rank, end,
+             file.bytes);
   return file;
 }
 
@@ -115,7 +116,7 @@ std::string CheckpointFolderName(int64_t step) { return fmt::format("step_{:08d}
 std::string PrintRecord(const CheckpointFile& file) { return Seal(ToJson(file)); }
 
 CheckpointFile ParseRecord(std::string_view text, const std::string& origin) {
-  const JsonOrigin where{origin, kCode};
+  const JsonOrigin where{origin, kManifestError};
   return FileFromJson(ParseStrictJson(Unseal(text, origin), kDepth, where), where);
 }
 
@@ -133,23 +134,23 @@ std::string PrintManifest(const CheckpointManifest& manifest) {
 }
 
 CheckpointManifest ParseManifest(std::string_view text, const std::string& origin) {
-  const JsonOrigin where{origin, kCode};
+  const JsonOrigin where{origin, kManifestError};
   const nlohmann::json json = ParseStrictJson(Unseal(text, origin), kDepth, where);
   CheckpointManifest manifest{.step = JsonCount(json, "step", where),
                               .world = JsonCount(json, "world", where),
                               .identity = JsonString(json, "identity", where),
                               .user = DumpJson(JsonField(json, "user", where)),
                               .files = {}};
-  MR_REQUIRE(kCode, JsonField(json, "user", where).is_object(), "{}: user must be an object",
-             origin);
+  MR_REQUIRE(kManifestError, JsonField(json, "user", where).is_object(),
+             "{}: user must be an object", origin);
   const nlohmann::json& files = JsonField(json, "files", where);
-  MR_REQUIRE(kCode, files.is_array() && !files.empty(), "{}: files must be a non-empty array",
-             origin);
+  MR_REQUIRE(kManifestError, files.is_array() && !files.empty(),
+             "{}: files must be a non-empty array", origin);
   int64_t previous = -1;
   for (const nlohmann::json& entry : files) {
     manifest.files.push_back(FileFromJson(entry, where));
     const int64_t rank = manifest.files.back().rank;
-    MR_REQUIRE(kCode, rank > previous && rank < manifest.world,
+    MR_REQUIRE(kManifestError, rank > previous && rank < manifest.world,
                "{}: rank {} after rank {} in a world of {}", origin, rank, previous,
                manifest.world);
     previous = rank;
@@ -159,7 +160,7 @@ CheckpointManifest ParseManifest(std::string_view text, const std::string& origi
 
 CheckpointManifest ReadManifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
-  return ParseManifest(ReadWholeFile(path, kLargestManifest, kCode), path);
+  return ParseManifest(ReadWholeFile(path, kLargestManifest, kManifestError), path);
 }
 
 }  // namespace millrace

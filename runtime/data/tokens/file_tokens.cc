@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/data/hash.h"
@@ -33,11 +32,6 @@ void CheckStamp(const TokenSegment& segment, const ExpectedTokenizer& expected) 
                   expected.hash));
 }
 
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 // Masks of all segments, or none: data.loss_mask.
 std::vector<LossMask> OpenMasks(const std::vector<TokenSegment>& segments,
                                 const TokenSourceOptions& options) {
@@ -46,7 +40,7 @@ std::vector<LossMask> OpenMasks(const std::vector<TokenSegment>& segments,
   for (const TokenSegment& segment : segments) {
     const std::string& path = segment.file->path();
     const std::string mask = LossMaskPath(path);
-    const bool exists = Exists(mask);
+    const bool exists = FileExists(mask);
     MR_REQUIRE(ErrorCode::kConfig, options.loss_mask || !exists,
                "{} says which tokens of {} count as targets, and data.loss_mask is null: true to "
                "train on these alone, false to train on all",
@@ -187,7 +181,7 @@ std::string FileTokens::Fingerprint() const {
                               index->bytes_per_token, index->is_signed, index->sequences,
                               index->documents));
     const std::string mask = LossMaskPath(segment.file->path());
-    if (kind_ == TokenFileKind::kTokens && Exists(mask))
+    if (kind_ == TokenFileKind::kTokens && FileExists(mask))
       AddFile(InputFile(mask, ErrorCode::kData), hash);
   }
   return hash.Hex();

@@ -39,16 +39,11 @@ TokenStamp ReadStamp(const InputFile& file) {
   return {std::string(bytes.tokenizer, sizeof(bytes.tokenizer)), bytes.vocab};
 }
 
-bool Exists(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
 // A Megatron dataset goes by its name alone, or by either of its files.
 std::string BinOfMegatron(const std::string& path) {
   constexpr std::string_view kIdx = ".idx";
   if (path.ends_with(kIdx)) return path.substr(0, path.size() - kIdx.size()) + ".bin";
-  return !Exists(path) && Exists(path + std::string(kIdx)) ? path + ".bin" : path;
+  return !FileExists(path) && FileExists(path + std::string(kIdx)) ? path + ".bin" : path;
 }
 
 std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind) {
@@ -135,7 +130,7 @@ TokenSegment OpenMegatron(std::shared_ptr<const InputFile> file, const std::stri
 
 TokenSegment OpenTokens(std::shared_ptr<const InputFile> file) {
   const std::string& path = file->path();
-  if (const std::string index = MegatronIndexPath(path); !index.empty() && Exists(index))
+  if (const std::string index = MegatronIndexPath(path); !index.empty() && FileExists(index))
     return OpenMegatron(std::move(file), index);
   const int64_t size = file->size();
   std::array<int32_t, 3> header = {};

@@ -16,28 +16,28 @@
 namespace millrace::internal {
 namespace {
 
-struct Slot {
+struct PoolSlot {
   std::vector<int32_t> members;  // at most one of each unit
   int64_t bytes = 0;
   int32_t largest = -1;  // the member that sets its size
 };
 
 // By dtype and rank.
-std::map<DType, std::vector<Slot>> Slots(const std::vector<Item>& items) {
+std::map<DType, std::vector<PoolSlot>> Slots(const std::vector<Item>& items) {
   // By unit and dtype, in item order.
   std::map<std::pair<int32_t, DType>, std::vector<int32_t>> buckets;
   for (size_t i = 0; i < items.size(); ++i)
     if (items[i].unit >= 0)
       buckets[{items[i].unit, items[i].dtype}].push_back(static_cast<int32_t>(i));
   const auto bytes = [&](int32_t i) { return PaddedBytes(items[static_cast<size_t>(i)]); };
-  std::map<DType, std::vector<Slot>> slots;
+  std::map<DType, std::vector<PoolSlot>> slots;
   for (auto& [unit_and_dtype, members] : buckets) {
     std::stable_sort(members.begin(), members.end(),
                      [&](int32_t a, int32_t b) { return bytes(a) > bytes(b); });
-    std::vector<Slot>& of_dtype = slots[unit_and_dtype.second];
+    std::vector<PoolSlot>& of_dtype = slots[unit_and_dtype.second];
     if (of_dtype.size() < members.size()) of_dtype.resize(members.size());
     for (size_t rank = 0; rank < members.size(); ++rank) {
-      Slot& slot = of_dtype[rank];
+      PoolSlot& slot = of_dtype[rank];
       slot.members.push_back(members[rank]);
       if (slot.largest < 0 || bytes(members[rank]) > slot.bytes) {
         slot.largest = members[rank];
@@ -54,7 +54,7 @@ Placement PlaceMaxPool(const std::vector<Item>& items, int slots) {
   SlotPool pool(items);
   for (const auto& [dtype, of_dtype] : Slots(items))
     for (size_t rank = 0; rank < of_dtype.size(); ++rank) {
-      const Slot& slot = of_dtype[rank];
+      const PoolSlot& slot = of_dtype[rank];
       const std::string name = fmt::format("max_pool {}[{}]", Name(dtype), rank);
       pool.AddSlots(slot.members, AssignCopies(items, slot.members, slots, name), slots,
                     slot.bytes);

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kLargest = int64_t{64} << 20;
-constexpr int kDepth = 8;
+constexpr int kTraceDepth = 8;
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr size_t kLongestName = 1000;
 constexpr double kLatest = 1e15;  // us
@@ -45,7 +45,7 @@ StepPicture OneBody() {
 
 RecordedTimeline ParseTimeline(std::string_view text, const std::string& path) {
   const JsonOrigin file{path, ErrorCode::kData};
-  const json all = ParseStrictJson(text, kDepth, file);
+  const json all = ParseStrictJson(text, kTraceDepth, file);
   const JsonOrigin about{path + ": otherData", ErrorCode::kData};
   const json& other = JsonField(all, "otherData", file);
   RecordedTimeline line;

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr int64_t kLargestMetrics = int64_t{4} << 30;
 constexpr int64_t kLargestSummary = int64_t{16} << 20;
-constexpr int kDepth = 8;
+constexpr int kSummaryDepth = 8;
 
 double NumberOf(const json& line, const char* key) {
   const auto found = line.find(key);
@@ -146,8 +146,8 @@ RunRecord ReadRunRecord(const std::string& run_dir) {
   // A run that was resumed in between has removed it.
   if (const std::string path = run_dir + "/summary.json";
       run.summary && std::filesystem::exists(path, ignored))
-    record.summary = ParseStrictJson(ReadWholeFile(path, kLargestSummary, ErrorCode::kData), kDepth,
-                                     {path, ErrorCode::kData});
+    record.summary = ParseStrictJson(ReadWholeFile(path, kLargestSummary, ErrorCode::kData),
+                                     kSummaryDepth, {path, ErrorCode::kData});
   try {
     record.checkpoints = ListCheckpoints(run_dir + "/checkpoints");
   } catch (const Error& error) {  // a run that goes on removes old ones while they are looked at

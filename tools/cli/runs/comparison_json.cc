@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "runtime/base/json.h"
 #include "runtime/record/metrics.h"
 #include "tools/cli/runs/comparison.h"
@@ -9,17 +7,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json Number(float value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
 Json PairJson(const ValuePair& pair) {
-  return {
-      {"step", pair.step},
-      {"a", Number(pair.a)},
-      {"b", Number(pair.b)},
-      {"a_bits", Float32Bits(pair.a)},
-      {"b_bits", Float32Bits(pair.b)},
-      {"difference", std::isfinite(pair.difference()) ? Json(pair.difference()) : Json(nullptr)},
-      {"ulps", pair.ulps ? Json(*pair.ulps) : Json(nullptr)}};
+  return {{"step", pair.step},
+          {"a", FiniteOrNull(pair.a)},
+          {"b", FiniteOrNull(pair.b)},
+          {"a_bits", Float32Bits(pair.a)},
+          {"b_bits", Float32Bits(pair.b)},
+          {"difference", FiniteOrNull(pair.difference())},
+          {"ulps", pair.ulps ? Json(*pair.ulps) : Json(nullptr)}};
 }
 
 Json SeriesJson(const SeriesComparison& series) {

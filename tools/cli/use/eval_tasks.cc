@@ -1,7 +1,6 @@
 // millrace eval --task: scores of a trained state.
 #include <fmt/core.h>
 
-#include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -31,8 +30,7 @@ Json LineOf(const Config& config, const EvalScores& scores, const ResumedRun& lo
   Json line = {{"step", loaded.progress.step}, {"checkpoint", loaded.path},
                {"task", scores.task},          {"rules", scores.rules},
                {"examples", scores.examples},  {"hash", scores.hash}};
-  for (const auto& [name, value] : scores.values)
-    line[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  for (const auto& [name, value] : scores.values) line[name] = FiniteOrNull(value);
   if (config.model.BalancedGate()) line["gate"] = "balanced";
   return line;
 }

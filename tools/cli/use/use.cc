@@ -28,16 +28,6 @@ ResumedRun LoadWeights(RankContext& context, Session& session, const std::string
   return loaded;
 }
 
-namespace {
-
-// JSON has no infinity: a loss that is not a number, or a perplexity past the largest double, is
-// null.
-nlohmann::ordered_json Number(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
-}  // namespace
-
 int EvalVerb(const EvalArguments& arguments) {
   const PlanSelection plans{"eval"};
   return RunOnRanks(arguments.config, plans, [&](RankContext& context) {
@@ -45,10 +35,10 @@ int EvalVerb(const EvalArguments& arguments) {
     const ResumedRun loaded = LoadWeights(context, session, arguments.checkpoint);
     const Session::HeldOutLoss held_out = session.EvaluateHeldOut();
     nlohmann::ordered_json line = {{"step", loaded.progress.step},
-                                   {"eval_loss", Number(held_out.loss)},
-                                   {"perplexity", Number(std::exp(held_out.loss))}};
+                                   {"eval_loss", FiniteOrNull(held_out.loss)},
+                                   {"perplexity", FiniteOrNull(std::exp(held_out.loss))}};
     for (const SourceLoss& source : held_out.sources)
-      line["source_eval_loss"][source.name] = Number(source.loss);
+      line["source_eval_loss"][source.name] = FiniteOrNull(source.loss);
     if (session.config().model.BalancedGate()) line["gate"] = "balanced";
     if (context.leader()) std::cout << DumpJson(line, {.replace = true}) << std::endl;
     return 0;
