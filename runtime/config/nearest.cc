@@ -3,30 +3,39 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/config/keys.h"
 
 namespace millrace {
 namespace {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
-int64_t EditDistance(std::string_view a, std::string_view b) {
+// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`; `limit`,
+// where it takes as many or more.
+int64_t EditDistance(std::string_view a, std::string_view b, int64_t limit) {
+  if (std::abs(std::ssize(a) - std::ssize(b)) >= limit) return limit;
   std::vector<int64_t> before, last(b.size() + 1), row(b.size() + 1);
   std::iota(last.begin(), last.end(), 0);
+  int64_t least = 0;  // of the last row; no later one is less than the least of two
   for (size_t i = 1; i <= a.size(); ++i) {
+    const int64_t least_before = std::exchange(least, static_cast<int64_t>(i));
     row[0] = static_cast<int64_t>(i);
     for (size_t j = 1; j <= b.size(); ++j) {
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         row[j] = std::min(row[j], before[j - 2] + 1);
+      least = std::min(least, row[j]);
     }
+    if (std::min(least, least_before) >= limit) return limit;
     before = std::exchange(last, row);
   }
-  return last[b.size()];
+  return std::min(last[b.size()], limit);
 }
 
 // What nanoGPT, Hugging Face and torchtitan call the same things.
@@ -80,7 +89,7 @@ std::string NearestName(std::string_view word, std::span<const std::string_view>
   std::string_view best;
   int64_t best_distance = Tolerance(word) + 1;
   for (const std::string_view name : names) {
-    const int64_t distance = EditDistance(word, name);
+    const int64_t distance = EditDistance(word, name, best_distance);
     if (distance < best_distance) std::tie(best, best_distance) = std::pair(name, distance);
   }
   return std::string(best);
@@ -106,8 +115,9 @@ std::string NearestKey(std::string_view path) {
   // the right section (model.moe.expert is no parallel.expert), less than two.
   int64_t best_distance = 2 * Tolerance(Leaf(path)) + 1;
   for (const std::string& known : candidates) {
-    const int64_t whole = 2 * EditDistance(path, known);
-    const int64_t leaf = 2 * EditDistance(Leaf(path), Leaf(known)) + 3;
+    const int64_t limit = CeilDiv(best_distance, 2);  // in slips
+    const int64_t whole = 2 * EditDistance(path, known, limit);
+    const int64_t leaf = 2 * EditDistance(Leaf(path), Leaf(known), limit) + 3;
     const int64_t distance = std::min(whole, leaf);
     if (distance < best_distance) std::tie(best, best_distance) = std::pair(known, distance);
   }
