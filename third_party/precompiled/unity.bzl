@@ -3,10 +3,11 @@
 def unity_library(name, srcs, hdrs = [], deps = [], visibility = None, **kwargs):
     """A cc_library, compiled as one source that includes those in `srcs`.
 
-    Half of what a small source takes is headers and the templates in them, which these have in common and g++ then reads and forms
-    once. For the sources of a folder that a first build waits for; one that is edited is compiled with the others. What a folder
-    has apart from them says why: other options, another layer, tests. Names in the unnamed namespaces of the sources must differ,
-    and a source must still include what it uses: tests/build/includes_test.py looks at each alone.
+    Half of what a small source takes is headers and the templates in them, which these have in common and g++ then reads and
+    forms once. For the sources of a folder that a first build waits for; one that is edited is compiled with the others. Apart
+    from them stay those with other options or other users, and those that another folder lies between. Names in the unnamed
+    namespaces of the sources must differ, and a source must still include what it uses: tests/build/includes_test.py looks at
+    each alone.
 
     .bazelrc's options for files are those of the path <package>/<name>_unity.cc.
 

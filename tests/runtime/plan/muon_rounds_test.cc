@@ -369,7 +369,7 @@ TEST_CASE("the proof knows along which axes shards are exchanged", "[plan][muon]
   }
 }
 
-// Three blocks of which shards of two are sent in each turn, of two turns a round.
+// Blocks of which shards of two are sent in each turn, of two turns a round.
 TEST_CASE("turns without flats send no shards", "[plan][muon]") {
   for (const size_t blocks : {2, 3, 4, 5}) {
     test::PlanCase c;
