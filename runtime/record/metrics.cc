@@ -131,6 +131,7 @@ void AddSaves(const SaveFigures& saves, Json& line) {
   if (!saves.error.empty()) line["save_error"] = saves.error;
 }
 
+// What is not finite is null: loss_bits keeps what a loss was.
 Json LineOf(const StepReport& r) {
   Json line = {{"step", r.step},
                {"loss", FiniteOrNull(r.loss)},
