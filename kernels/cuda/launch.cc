@@ -1,5 +1,7 @@
 #include "kernels/cuda/launch.h"
 
+#include <cstdint>
+
 #include "runtime/base/cuda/cuda_check.h"
 
 namespace millrace::cuda {
@@ -35,6 +37,18 @@ void LetBeginEarly(const Launch& launch) {
                                                        : cudaGraphKernelNodePortProgrammatic;
   MR_CUDA(cudaStreamUpdateCaptureDependencies(launch.stream, &before, &edge, 1,
                                               cudaStreamSetCaptureDependencies));
+}
+
+cudaLaunchAttribute SharedMemorySplit() {
+  cudaLaunchAttribute split{};
+  split.id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  split.val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+  return split;
+}
+
+bool AsksForSplit(const Launch& launch, dim3 grid) {
+  const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
+  return launch.early != EarlyLaunch::kOff && (launch.one_row || 4 * blocks <= launch.sms);
 }
 
 }  // namespace millrace::cuda

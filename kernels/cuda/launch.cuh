@@ -18,7 +18,15 @@ template <class... Parameters, class... Arguments>
 void LaunchKernel(const Launch& launch, dim3 grid, dim3 threads, size_t shared_bytes,
                   void (*kernel)(Parameters...), const Arguments&... arguments) {
   LetBeginEarly(launch);
-  kernel<<<grid, threads, shared_bytes, launch.stream>>>(arguments...);
+  cudaLaunchAttribute split = SharedMemorySplit();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = launch.stream;
+  config.attrs = &split;
+  config.numAttrs = AsksForSplit(launch, grid) ? 1 : 0;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
   MR_CUDA_LAUNCHED();
 }
 

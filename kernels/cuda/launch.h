@@ -46,13 +46,21 @@ struct LaunchPolicy {
 // What a launch needs beside its arguments. LaunchOn of views.h makes one.
 struct Launch {
   cudaStream_t stream;
-  int sms;            // multiprocessors of the device
-  EarlyLaunch early;  // as the device's policy
+  int sms;               // multiprocessors of the device
+  EarlyLaunch early;     // as the device's policy
+  bool one_row = false;  // of a step that decodes one sequence
 };
 
 // Makes the edge to the next node captured on the stream, which must be a kernel that begins with
 // BeginKernel, a programmatic one; nothing where the conditions above do not hold.
 void LetBeginEarly(const Launch& launch);
+
+// As much shared memory as there is, and little of the first cache. A multiprocessor whose memory
+// is split otherwise than the next kernel asks for must be idle before that one begins there.
+cudaLaunchAttribute SharedMemorySplit();
+// Whether a kernel asks for that split: where kernels begin early, those of one row, and whatever
+// has a few blocks only.
+bool AsksForSplit(const Launch& launch, dim3 grid);
 
 }  // namespace cuda
 }  // namespace millrace

@@ -27,6 +27,15 @@ struct Raw<E> {
   uint4 low;
 };
 
+// Sixteen bytes that are read once: past the first cache.
+__device__ __forceinline__ uint4 ReadOnce(const uint16_t* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
 struct Floats {
   float v[kPack];
 };

@@ -114,8 +114,8 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
         if constexpr (kCached) key = value = make_uint4(0, 0, 0, 0);
         if (u > t || (u < own ? !kCached : !kOwned)) continue;
         const uint16_t* const at = u < own ? cached_at(u) : own_keys + u * a.x_stride;
-        key = *reinterpret_cast<const uint4*>(at);
-        value = *reinterpret_cast<const uint4*>(at + to_values);
+        key = ReadOnce(at);
+        value = ReadOnce(at + to_values);
       }
   };
   constexpr std::true_type kYes;
@@ -277,7 +277,8 @@ void LaunchSplits(const CachedAttentionArgs& args, const Launch& launch) {
   const auto heads = static_cast<unsigned>(args.kv_heads * blocks_of_kv);
   // One row's few blocks fit beside those of the kernel before.
   Launch beside = launch;
-  if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  beside.one_row = args.rows == 1;
+  if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   // Where rows alone keep the device busy, nothing is left to join.
   const dim3 split(static_cast<unsigned>(args.rows * kMostSplits), heads);
   if (blocks >= 2 * int64_t{launch.sms})

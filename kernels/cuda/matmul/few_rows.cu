@@ -19,15 +19,6 @@ __device__ __forceinline__ void ToFloats(const uint4& raw, float (&f)[kPack]) {
   }
 }
 
-// Weights are read once, past the first cache.
-__device__ __forceinline__ uint4 ReadOnce(const uint16_t* p) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 __device__ __forceinline__ float LoadAny(const Rows& rows, int64_t at) {
   return rows.bf16
              ? __uint_as_float(uint32_t{reinterpret_cast<const uint16_t*>(rows.data)[at]} << 16)

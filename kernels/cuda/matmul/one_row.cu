@@ -29,15 +29,6 @@ __device__ __forceinline__ float RoundToBF16(float v) {
   return __uint_as_float(PairOfBF16(v, 0.0f) << 16);
 }
 
-// Weights are read once, past the first cache.
-__device__ __forceinline__ uint4 ReadOnce(const uint16_t* p) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 __device__ __forceinline__ void CopyToShared(uint4* to, const uint16_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :
@@ -251,6 +242,7 @@ void LaunchFinish(const OneRowArgs& args, const Launch& launch) {
   const int64_t rows = args.norm == RowNorm::kNone ? 1 : args.norm_bias.data == nullptr ? 2 : 3;
   // What it reads first needs nothing of the kernel before: it begins beside that one.
   Launch beside = launch;
+  beside.one_row = true;
   if (args.constant && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   constexpr size_t kMostShared = 3 * kMostRowNorm * sizeof(uint16_t);
   static_assert(kMostRowDepth * sizeof(uint16_t) <= kMostShared);
