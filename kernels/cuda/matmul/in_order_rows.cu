@@ -8,8 +8,8 @@
 //        them: those sums are nobody's.
 // Bits   Which operand has a row does not change what a step of sixteen adds up to: tests/kernels/
 //        cuda/in_order_test.cc compares the two kernels of in_order.h bit by bit.
-#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "kernels/cuda/tensor_cores/tensor_map.h"
@@ -45,15 +45,6 @@ template <class T>
 struct RowsShared {
   std::byte a[T::kStages][kBoxes][T::kBytesA], b[T::kStages][kBoxes][T::kBytesB];
   uint64_t full[T::kStages], empty[T::kStages];
-};
-
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  template <int kStages>
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
 };
 
 template <class T>
@@ -101,30 +92,6 @@ __device__ __forceinline__ void MultiplyStages(RowsShared<T>& s, float (&sums)[T
   WaitForProducts<0>();
 }
 
-__device__ __forceinline__ uint32_t* PairAt(const Rows& rows, int row, int column) {
-  return reinterpret_cast<uint32_t*>(reinterpret_cast<uint16_t*>(rows.data) + row * rows.stride +
-                                     column);
-}
-__device__ __forceinline__ float LowOf(uint32_t pair) { return __uint_as_float(pair << 16); }
-__device__ __forceinline__ float HighOf(uint32_t pair) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
-
-// Two neighbours of a row.
-__device__ __forceinline__ void StorePair(const InOrderArgs& g, int row, int column, float low,
-                                          float high, uint32_t bias) {
-  if (g.bias.data != nullptr)
-    low = __fadd_rn(low, LowOf(bias)), high = __fadd_rn(high, HighOf(bias));
-  uint32_t pair = PairOfBF16(low, high);
-  if (g.gelu) {
-    // As an activation that reads the stored value (elementwise/activation.cu).
-    if (g.pre.data != nullptr) *PairAt(g.pre, row, column) = pair;
-    pair = PairOfBF16(Activate<ActivationKind::kGelu>(LowOf(pair), 0.0f),
-                      Activate<ActivationKind::kGelu>(HighOf(pair), 0.0f));
-  }
-  *PairAt(g.out, row, column) = pair;
-}
-
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     InOrderRowsKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
@@ -142,16 +109,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     FenceNewBarriers();
   }
-  // Into the second cache, where whoever writes weights meanwhile would find them: this is no
-  // access to memory in the sense of BeginKernel.
-  constexpr int kCacheLine = 64;  // elements
-  const int lines = (g.depth + kCacheLine - 1) / kCacheLine,
-            count = min(T::kColumns, g.columns - first) * lines;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads)
-    asm volatile("prefetch.global.L2 [%0];"
-                 :
-                 : "l"(reinterpret_cast<const uint16_t*>(g.b.data) +
-                       (first + i / lines) * g.b.stride + i % lines * kCacheLine));
+  PrefetchLines<kThreads>(g.b, first, min(T::kColumns, g.columns - first), 0, g.depth);
   BeginKernel();
   __syncthreads();
   if (warp == kWarpgroup / kWarp) {
@@ -190,7 +148,8 @@ void LaunchShape(const InOrderArgs& g, const Launch& launch) {
                                sizeof(RowsShared<T>)));
   // A step that decodes one sequence waits for weights: they are fetched beside the kernel before.
   Launch beside = launch;
-  if (g.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  beside.one_row = g.rows == 1;
+  if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)), kThreads,
                sizeof(RowsShared<T>), InOrderRowsKernel<T>, a, b, g);
 }

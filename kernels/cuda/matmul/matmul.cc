@@ -136,15 +136,25 @@ bool HasWideLines(const TensorView& view) {
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
-// Runs few_rows.h's kernel, where it can. Not into f32: such a product has the bits that are added
-// elsewhere.
-bool RunWithFewRows(const MatmulOp<TensorView>& op, Stream& stream) {
+// Runs a kernel of few_rows.h, where one can. Not into f32: such a product has the bits that are
+// added elsewhere.
+bool RunWithFewRows(const MatmulOp<TensorView>& op, CudaStream& stream) {
   const TensorView columns = TransposedView(op.b);
-  if (op.a.dim(0) > cuda::kFewRows || op.a.dim(1) % cuda::kPack != 0 || op.rounds_once() ||
+  if (op.a.dim(0) > cuda::kSplitRows || op.a.dim(1) % cuda::kPack != 0 || op.rounds_once() ||
       op.epilogue == Epilogue::kGeluGrad || op.a.dtype() != DType::kBF16 ||
       op.b.dtype() != DType::kBF16 || ResultOf(op).dtype() != DType::kBF16 || !HasWideLines(op.a) ||
       !HasWideLines(columns) || op.out.stride(1) != 1 || (op.pre && op.pre.stride(1) != 1))
     return false;
+  const cuda::Launch launch = cuda::LaunchOn(stream);
+  const bool splits = op.a.dim(0) > cuda::kFewRows;
+  if (splits) {
+    const cudaDeviceProp& device = stream.device().properties();
+    if (!cuda::HasInOrder(device.major, device.minor) || !HasWideLines(op.out) ||
+        (op.pre && !HasWideLines(op.pre)) ||
+        (op.bias && reinterpret_cast<uintptr_t>(op.bias.data) % 16 != 0) ||
+        !cuda::SplitsRows(op.a.dim(0), op.out.dim(1), op.a.dim(1), launch.sms))
+      return false;
+  }
   cuda::FewRowsArgs args;
   args.a = cuda::RowsOf(op.a, "a");
   args.b = cuda::RowsOf(columns, "b");
@@ -155,7 +165,10 @@ bool RunWithFewRows(const MatmulOp<TensorView>& op, Stream& stream) {
   args.columns = static_cast<int>(op.out.dim(1));
   args.depth = static_cast<int>(op.a.dim(1));
   args.gelu = HasGelu(op.epilogue);
-  cuda::LaunchFewRows(args, cuda::LaunchOn(stream));
+  if (splits)
+    cuda::LaunchSplitRows(args, launch);
+  else
+    cuda::LaunchFewRows(args, launch);
   return true;
 }
 
@@ -208,7 +221,7 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   } else {
     // A magnitude is formed by the kernel behind the product.
     const bool alone = static_cast<bool>(op.magnitude);
-    if (!alone && RunWithFewRows(op, stream)) return;
+    if (!alone && RunWithFewRows(op, queue)) return;
     MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
     if (!alone && op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get()))
       return;

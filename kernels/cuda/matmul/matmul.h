@@ -19,8 +19,9 @@
 
 namespace millrace {
 
-// Up to four rows of bf16 by a weight that lies by columns, into bf16, not added: a kernel of our
-// own (few_rows.h), which reads the weight at the memory's rate.
+// Up to four rows of bf16 by a weight that lies by columns, or sixty-four by one of few columns,
+// into bf16, not added: kernels of our own (few_rows.h), which read the weight at the rate of
+// memory.
 // Else one launch of cuBLASLt (matmul_plans.h), f32 operands without TF32. An activation is a
 // second launch, over the stored value before it, so that recomputing from that value gives the
 // same bits. In some cases the f32 product goes through scratch instead, whole or by tiles: see

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/matmul/few_rows.h"
 #include "runtime/base/cuda/cuda_device.h"
 
 namespace millrace::test {
@@ -49,6 +50,7 @@ class Gpu {
     return bits;
   }
   Stream& stream() { return *stream_; }
+  int sms() const { return device_.properties().multiProcessorCount; }
 
  private:
   CudaDevice device_{0};
@@ -168,6 +170,54 @@ TEST_CASE("a row of a product in order has the same bits in a product of any num
                     std::vector<uint16_t>(expected.begin() + s.columns, expected.end()),
                     s.columns) == 0);
   }
+}
+
+// few_rows.h: what is not in order has a row's bits, too, where blocks share a tile's depth.
+TEST_CASE("a row has the same bits in products of five to sixty-four rows") {
+  const Sizes s = GENERATE(Sizes{768, 768}, Sizes{768, 3072}, Sizes{832, 4096}, Sizes{800, 8192},
+                           Sizes{200, 776}, Sizes{8, 264}, Sizes{72, 200});
+  constexpr int64_t kRows = cuda::kSplitRows;
+  Gpu gpu;
+  REQUIRE(cuda::SplitsRows(kRows, s.columns, s.depth, gpu.sms()));
+  const TensorView a = gpu.Wild(Dense({kRows, s.depth}), -12, 15),
+                   weight = gpu.Wild(Dense({s.columns, s.depth}), -9, 9),
+                   bias = gpu.Wild(Dense({s.columns}), -4, 9),
+                   out = gpu.New(Dense({kRows, s.columns})), pre = gpu.New(out.layout);
+  const std::vector<uint16_t> of_a = gpu.Bits(a), of_weight = gpu.Bits(weight),
+                              of_bias = gpu.Bits(bias);
+  MatmulOp<TensorView> op;
+  op.b = TransposeOf(weight);
+  for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu})
+    for (const bool keeps : {false, true}) {
+      if (keeps && epilogue != Epilogue::kBiasGelu) continue;
+      op.epilogue = epilogue;
+      op.bias = epilogue == Epilogue::kNone ? TensorView{} : bias;
+      std::vector<uint16_t> expected, expected_pre;
+      for (const int64_t rows : {kRows, int64_t{5}, int64_t{6}, int64_t{8}, int64_t{15},
+                                 int64_t{16}, int64_t{17}, int64_t{33}, int64_t{63}}) {
+        CAPTURE(s.columns, s.depth, static_cast<int>(epilogue), keeps, rows);
+        const int64_t first = kRows - rows;
+        op.a = RowsFromTo(a, first, rows);
+        op.out = RowsFromTo(out, 0, rows);
+        op.pre = keeps ? RowsFromTo(pre, 0, rows) : TensorView{};
+        CudaKernels().matmul(op, gpu.stream());
+        const std::vector<uint16_t> got = gpu.Bits(op.out);
+        CHECK(std::count(got.begin(), got.end(), 0xffff) == 0);
+        if (rows == kRows) {
+          expected = got;
+          if (keeps) expected_pre = gpu.Bits(pre);
+          if (epilogue != Epilogue::kBiasGelu || keeps)
+            CheckProduct(keeps ? expected_pre : expected, of_a, of_weight,
+                         op.bias ? of_bias : std::vector<uint16_t>(), s.columns, s.depth);
+          continue;
+        }
+        const auto tail = [&](const std::vector<uint16_t>& bits) {
+          return std::vector<uint16_t>(bits.begin() + first * s.columns, bits.end());
+        };
+        CHECK(RowsApart(got, tail(expected), s.columns) == 0);
+        if (keeps) CHECK(RowsApart(gpu.Bits(op.pre), tail(expected_pre), s.columns) == 0);
+      }
+    }
 }
 
 struct Heads {

@@ -1,0 +1,198 @@
+// A product of few rows by a weight of few columns, as a step that decodes many sequences has them:
+// a tile of columns would take one multiprocessor as long as its depth takes to be read, and most
+// of the others would have none. A cluster's blocks each have a part of the depth; then each adds
+// the sums of all, in their order, for some of the rows.
+//
+// Lines  A block has half of the 64 lines of a wgmma tile, so that twice as many multiprocessors
+//        read; it reads on into what lies behind them, and those sums are nobody's.
+#include <cooperative_groups.h>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/matmul/few_rows.cuh"
+#include "kernels/cuda/matmul/few_rows.h"
+#include "kernels/cuda/tensor_cores/mma.cuh"
+#include "kernels/cuda/tensor_cores/tensor_map.h"
+#include "kernels/cuda/tensor_cores/tma.cuh"
+#include "kernels/cuda/tensor_cores/wgmma.cuh"
+#include "runtime/base/arithmetic.h"
+
+namespace millrace::cuda {
+namespace {
+
+constexpr int kLineBytes = kBoxDepth * 2;
+constexpr int kWarpgroup = 128, kThreads = kWarpgroup + kWarp;
+
+// Up to kRows rows by kColumns lines of the weight; a stage is a box of each.
+template <int kRows_>
+struct SplitShape {
+  static constexpr int kRows = kRows_, kColumns = 32;
+  static constexpr int kBytesA = kColumns * kLineBytes, kBytesB = kRows * kLineBytes;
+  static constexpr int kStages = 8;             // 96 KiB at most: two blocks to a multiprocessor
+  static constexpr int kStride = kColumns + 4;  // of sums: lanes of a warp write other banks
+  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 &&
+                (kBoxRows - kColumns) * kLineBytes <= kBytesB * kStages);
+};
+
+template <class T>
+struct SplitShared {
+  union {
+    struct {
+      std::byte a[T::kStages][T::kBytesA], b[T::kStages][T::kBytesB];
+    };
+    float sums[T::kRows][T::kStride];  // once all stages have been multiplied
+  };
+  uint64_t full[T::kStages], empty[T::kStages];
+};
+
+// Boxes [from, to) of the depth.
+template <class T>
+__device__ __forceinline__ void CopyStages(SplitShared<T>& s, const CUtensorMap& a,
+                                           const CUtensorMap& b, int column, int from, int to) {
+  Ring ring;
+  for (int box = from; box < to; ++box) {
+    WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
+    const uint32_t full = SharedAddress(&s.full[ring.stage]);
+    // Beyond the depth copies bring zeros, which change no sum.
+    ArriveAndExpect(full, T::kBytesA + T::kBytesB);
+    CopyBox(SharedAddress(s.a[ring.stage]), a, full, box * kBoxDepth, column, 0);
+    CopyBox(SharedAddress(s.b[ring.stage]), b, full, box * kBoxDepth, 0, 0);
+    ring.Next<T::kStages>();
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void MultiplyStages(SplitShared<T>& s, float (&sums)[T::kRows / 2],
+                                               int boxes) {
+  Ring ring;
+  int before = 0;
+  for (int box = 0; box < boxes; ++box) {
+    WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);
+    FenceSums();
+    const uint64_t a = TileDescriptor<Lines::kDepth>(SharedAddress(s.a[ring.stage])),
+                   b = TileDescriptor<Lines::kDepth>(SharedAddress(s.b[ring.stage]));
+#pragma unroll
+    for (int step = 0; step < kBoxDepth / 16; ++step)
+      MultiplyTiles<T::kRows, Lines::kDepth, Lines::kDepth>(
+          sums, a + step * kDepthStep<Lines::kDepth>, b + step * kDepthStep<Lines::kDepth>,
+          box > 0 || step > 0);
+    CommitProducts();
+    WaitForProducts<1>();
+    if (box > 0 && threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.empty[before]));
+    before = ring.stage;
+    ring.Next<T::kStages>();
+  }
+  WaitForProducts<0>();
+}
+
+template <class T, int kSplits>
+__global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
+    SplitRowsKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                    const FewRowsArgs g) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) std::byte memory[];
+  SplitShared<T>& s = *reinterpret_cast<SplitShared<T>*>(memory);
+  const auto cluster = cooperative_groups::this_cluster();
+  const int first = static_cast<int>(blockIdx.x) / kSplits * T::kColumns,
+            split = static_cast<int>(blockIdx.x) % kSplits,
+            boxes = (g.depth + kBoxDepth - 1) / kBoxDepth, from = boxes * split / kSplits,
+            to = boxes * (split + 1) / kSplits, warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < T::kStages; ++i) {
+      InitBarrier(SharedAddress(&s.full[i]), 1);
+      InitBarrier(SharedAddress(&s.empty[i]), kWarpgroup / kWarp);
+    }
+    FenceNewBarriers();
+  }
+  PrefetchLines<kThreads>(g.b, first, min(T::kColumns, g.columns - first), from * kBoxDepth,
+                          min(to * kBoxDepth, g.depth));
+  BeginKernel();
+  __syncthreads();
+  float sums[T::kRows / 2];
+  if (warp < kWarpgroup / kWarp)
+    MultiplyStages<T>(s, sums, to - from);
+  else if (lane == 0)
+    CopyStages<T>(s, a, b, first, from, to);
+  __syncthreads();
+  if (warp < kWarpgroup / kWarp)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = warp * 16 + half * 8 + lane / 4;
+      if (line < T::kColumns)
+#pragma unroll
+        for (int j = 0; j < T::kRows / 8; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            s.sums[8 * j + lane % 4 * 2 + i][line] = sums[4 * j + 2 * half + i];
+    }
+  cluster.sync();
+  constexpr int kOwnRows = T::kRows / kSplits, kPairs = T::kColumns / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < kOwnRows * kPairs; i += kThreads) {
+    const int row = split * kOwnRows + i / kPairs, line = i % kPairs * 2, at = first + line;
+    if (row >= g.rows || at >= g.columns) continue;
+    const uint32_t bias = g.bias.data == nullptr ? 0 : *PairAt(g.bias, 0, at);
+    float2 part[kSplits];
+#pragma unroll
+    for (int p = 0; p < kSplits; ++p)
+      part[p] = *reinterpret_cast<const float2*>(cluster.map_shared_rank(&s.sums[row][line], p));
+#pragma unroll
+    for (int p = 1; p < kSplits; ++p) {
+      part[0].x = __fadd_rn(part[0].x, part[p].x);
+      part[0].y = __fadd_rn(part[0].y, part[p].y);
+    }
+    StorePair(g, row, at, part[0].x, part[0].y, bias);
+  }
+  cluster.sync();  // all have read this block's sums
+#endif             // of other architectures nobody launches it
+}
+
+// How many blocks a tile's depth is dealt out to. 0: not at all, as a library's kernel is faster
+// where there are so many tiles that eight blocks for each need more than one turn.
+int SplitsOf(int64_t columns, int64_t depth, int sms) {
+  const int64_t boxes = CeilDiv(depth, int64_t{kBoxDepth}),
+                tiles = CeilDiv(columns, int64_t{SplitShape<kSplitRows>::kColumns});
+  // Clusters of eight do not come to fill two blocks of every multiprocessor.
+  if (tiles * 8 * 5 / 4 > 2 * int64_t{sms}) return 0;
+  return boxes >= 8 ? 8 : boxes >= 4 ? 4 : 0;
+}
+
+template <class T, int kSplits>
+void LaunchShape(const FewRowsArgs& g, const Launch& launch) {
+  const CUtensorMap a = MapOfBF16(g.b.data, {g.depth, g.columns, 1},
+                                  {g.b.stride, g.columns * g.b.stride}, T::kColumns),
+                    b = MapOfBF16(g.a.data, {g.depth, g.rows, 1}, {g.a.stride, g.rows * g.a.stride},
+                                  T::kRows);
+  MR_CUDA(cudaFuncSetAttribute(SplitRowsKernel<T, kSplits>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(SplitShared<T>)));
+  const auto tiles = static_cast<unsigned>(CeilDiv(g.columns, T::kColumns));
+  // Few blocks, which have weights to fetch beside the kernel before.
+  Launch beside = launch;
+  if (launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  LaunchKernel(beside, tiles * kSplits, kThreads, sizeof(SplitShared<T>),
+               SplitRowsKernel<T, kSplits>, a, b, g);
+}
+
+template <int kRows>
+void LaunchBlocks(const FewRowsArgs& g, int blocks, const Launch& launch) {
+  if (blocks == 8) return LaunchShape<SplitShape<kRows>, 8>(g, launch);
+  LaunchShape<SplitShape<kRows>, 4>(g, launch);
+}
+
+}  // namespace
+
+bool SplitsRows(int64_t rows, int64_t columns, int64_t depth, int sms) {
+  return rows > 0 && rows <= kSplitRows && columns > 0 && columns % kPack == 0 && depth > 0 &&
+         depth % kPack == 0 && SplitsOf(columns, depth, sms) > 0;
+}
+
+void LaunchSplitRows(const FewRowsArgs& args, const Launch& launch) {
+  const int blocks = SplitsOf(args.columns, args.depth, launch.sms);
+  constexpr int kFew = 16;
+  if (args.rows <= kFew)
+    LaunchBlocks<kFew>(args, blocks, launch);
+  else
+    LaunchBlocks<kSplitRows>(args, blocks, launch);
+}
+
+}  // namespace millrace::cuda
