@@ -519,7 +519,8 @@ void LaunchDepth(const CachedAttentionArgs& args, const Launch& launch) {
              rows = static_cast<unsigned>(args.rows);
   // One row's few blocks fit beside those of the kernel before.
   Launch beside = launch;
-  if (args.rows == 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  beside.one_row = args.rows == 1;
+  if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   const auto run = [&](auto kernel, unsigned blocks, size_t bytes) {
     MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(bytes)));
@@ -533,6 +534,12 @@ void LaunchDepth(const CachedAttentionArgs& args, const Launch& launch) {
 }
 
 }  // namespace
+
+bool SharesTiles(const CachedAttentionArgs& args, const Launch& launch) {
+  constexpr uint32_t kFewestHeads = 4;
+  return AttendsTiles(args) && args.window == 0 && args.per_kv.divisor >= kFewestHeads &&
+         int64_t{args.rows} * args.kv_heads >= 2 * int64_t{launch.sms};
+}
 
 void LaunchAttendInOrder(const CachedAttentionArgs& args, const Launch& launch) {
   if (args.depth == 64)

@@ -109,6 +109,9 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
     if (op.rows_from == RowsFrom::kManySequences)
       return LaunchAttendInOrder(args, LaunchOn(stream));
   }
+  const Launch launch = LaunchOn(stream);
+  if (bf16 && op.rows_from == RowsFrom::kManySequences && SharesTiles(args, launch))
+    return LaunchAttendInOrder(args, launch);
   const bool tiles = bf16 && op.rows_from == RowsFrom::kOneSequence && AttendsTiles(args);
   if (!tiles && bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
   LaunchCacheRows(args, bf16, LaunchOn(stream));

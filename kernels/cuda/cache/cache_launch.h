@@ -55,6 +55,9 @@ void LaunchAttendPrompt(const CachedAttentionArgs& args, const Launch& launch);
 // As LaunchAttendRows, where AttendsTiles, without a window: the bits of the training forward's
 // kernel of tensor cores, which LaunchAttendPrompt has, too. attention_in_order.cu.
 void LaunchAttendInOrder(const CachedAttentionArgs& args, const Launch& launch);
+// Whether that is the faster one, whatever order is asked for: where rows keep the device busy, and
+// four heads or more share each key that lies in shared memory. Weights are rounded to bf16 then.
+bool SharesTiles(const CachedAttentionArgs& args, const Launch& launch);
 
 // x, dt_raw, inputs and out of one dtype.
 struct MambaConvRowsArgs {

@@ -71,7 +71,10 @@ TEST_CASE("attention of a long prompt over pages is the CPU's") {
   // sums of as many.
   const double f32 = static_cast<double>(op.length + 8) * 4 * kU;
   CheckClose(op.out, on_cpu.out, "of one sequence", [&](const Index&) { return 0x1p-9 + f32; });
-  CheckClose(one_by_one.out, on_cpu.out, "row by row", [&](const Index&) { return f32; });
+  // Where heads share keys in shared memory, weights are rounded, too (cache_launch.h).
+  const bool shares = p.heads / p.kv_heads >= 4 && p.window == 0;
+  CheckClose(one_by_one.out, on_cpu.out, "row by row",
+             [&](const Index&) { return f32 + (shares ? 0x1p-9 : 0); });
   CHECK(SameBits(op.cache, on_cpu.cache));
   CHECK(SameBits(one_by_one.cache, on_cpu.cache));
 }
