@@ -1,5 +1,5 @@
-// What kernels of few rows on wgmma share: the weight's lines are the rows of its tiles, and the rows
-// its columns, of which it takes as few as eight.
+// What kernels of few rows on wgmma share: the weight's lines are the rows of its tiles, and the
+// rows its columns, of which it takes as few as eight.
 #pragma once
 
 #include "kernels/cuda/activation.cuh"

@@ -146,14 +146,16 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
 #endif             // of other architectures nobody launches it
 }
 
-// How many blocks a tile's depth is dealt out to. 0: not at all, as a library's kernel is faster
-// where there are so many tiles that eight blocks for each need more than one turn.
+// How many blocks a tile's depth is dealt out to: eight, where all of these have a place at once;
+// two where more tiles have little depth, as a kernel that begins early is worth more in a step
+// than what it takes by itself. 0: not at all, a library's kernel is faster.
 int SplitsOf(int64_t columns, int64_t depth, int sms) {
+  constexpr int64_t kLittle = 8;  // boxes of a block
   const int64_t boxes = CeilDiv(depth, int64_t{kBoxDepth}),
                 tiles = CeilDiv(columns, int64_t{SplitShape<kSplitRows>::kColumns});
-  // Clusters of eight do not come to fill two blocks of every multiprocessor.
-  if (tiles * 8 * 5 / 4 > 2 * int64_t{sms}) return 0;
-  return boxes >= 8 ? 8 : boxes >= 4 ? 4 : 0;
+  // Two blocks to a multiprocessor, of which clusters of eight do not come to fill all.
+  if (tiles * 8 * 5 / 4 <= 2 * int64_t{sms}) return boxes >= 8 ? 8 : boxes >= 4 ? 4 : 0;
+  return tiles * 2 * 4 / 3 <= 2 * int64_t{sms} && boxes >= 2 && boxes <= 2 * kLittle ? 2 : 0;
 }
 
 template <class T, int kSplits>
@@ -176,7 +178,8 @@ void LaunchShape(const FewRowsArgs& g, const Launch& launch) {
 template <int kRows>
 void LaunchBlocks(const FewRowsArgs& g, int blocks, const Launch& launch) {
   if (blocks == 8) return LaunchShape<SplitShape<kRows>, 8>(g, launch);
-  LaunchShape<SplitShape<kRows>, 4>(g, launch);
+  if (blocks == 4) return LaunchShape<SplitShape<kRows>, 4>(g, launch);
+  LaunchShape<SplitShape<kRows>, 2>(g, launch);
 }
 
 }  // namespace

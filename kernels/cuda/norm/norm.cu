@@ -201,10 +201,13 @@ void LaunchNorm(const NormArgs& args, Elements elements, const Launch& launch) {
   bool whole = blocks <= kFewBlocks && args.columns % kPack == 0;
   for (const Rows* rows : {&args.x, &args.residual, &args.sum, &args.out, &args.weight, &args.bias})
     whole &= rows->data == nullptr || rows->wide;
+  // Few blocks, which fit beside those of the kernel before.
+  Launch beside = launch;
+  if (launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
     if constexpr (E == Elements::kBF16) {
       if (whole)
-        return LaunchKernel(launch, static_cast<unsigned>(blocks), threads, 0,
+        return LaunchKernel(beside, static_cast<unsigned>(blocks), threads, 0,
                             args.magnitude != nullptr ? NormKernel<E, P, true, true>
                                                       : NormKernel<E, P, true, false>,
                             args);

@@ -133,8 +133,7 @@ namespace {
 
 template <int kBlocks, int kResident>
 void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
-  // Two blocks to a multiprocessor.
-  constexpr size_t kMostStaged = 72 << 10;
+  constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 72 << 10;
   const size_t bytes = static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps *
                        (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
   const bool stage = bytes <= kMostStaged;
@@ -148,11 +147,12 @@ void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
 
 void LaunchSample(const SampleArgs& args, const Launch& launch) {
   if (args.rows == 0) return;
-  // As many blocks to a row as the device has room for at once: a row's first block works alone for
+  // As many blocks to a row as leave each a multiprocessor: a row's first block works alone for
   // half of the time.
   if (args.rows * 8 <= launch.sms) return LaunchBlocks<8, 1>(args, launch);
-  if (args.rows * 8 <= 2 * launch.sms) return LaunchBlocks<8, 2>(args, launch);
-  LaunchBlocks<4, 2>(args, launch);
+  if (args.rows * 4 <= launch.sms) return LaunchBlocks<4, 1>(args, launch);
+  if (args.rows * 2 <= launch.sms) return LaunchBlocks<2, 1>(args, launch);
+  LaunchBlocks<2, 2>(args, launch);
 }
 
 }  // namespace millrace::cuda

@@ -175,7 +175,8 @@ TEST_CASE("a row of a product in order has the same bits in a product of any num
 // few_rows.h: what is not in order has a row's bits, too, where blocks share a tile's depth.
 TEST_CASE("a row has the same bits in products of five to sixty-four rows") {
   const Sizes s = GENERATE(Sizes{768, 768}, Sizes{768, 3072}, Sizes{832, 4096}, Sizes{800, 8192},
-                           Sizes{200, 776}, Sizes{8, 264}, Sizes{72, 200});
+                           Sizes{200, 776}, Sizes{8, 264}, Sizes{72, 200}, Sizes{2304, 768},
+                           Sizes{3072, 1000}, Sizes{1000, 136});
   constexpr int64_t kRows = cuda::kSplitRows;
   Gpu gpu;
   REQUIRE(cuda::SplitsRows(kRows, s.columns, s.depth, gpu.sms()));
