@@ -26,7 +26,7 @@ void LaunchKernel(const Launch& launch, dim3 grid, dim3 threads, size_t shared_b
   config.stream = launch.stream;
   config.attrs = &split;
   config.numAttrs = AsksForSplit(launch, grid) ? 1 : 0;
-  static_cast<void>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
   MR_CUDA_LAUNCHED();
 }
 

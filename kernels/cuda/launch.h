@@ -11,9 +11,10 @@
 //          capture, a launch is as
 //          any other. So it is on streams of high priority, which carry collectives: blocks that
 //          wait for one would keep multiprocessors from the next.
-// Sooner   With `end`, kernels of one row begin beside the kernel before as with `begin`: products
-//          (matmul/one_row.h) have their weights to read, attention what is cached. Where
-//          rows are many, blocks that wait would take places from those that multiply.
+// Sooner   With `end`, some kernels of few blocks begin beside the kernel before as with `begin`:
+//          products of few rows (matmul/one_row.h, few_rows.h) have their weights to fetch,
+//          attention of one row what is cached, norms of few rows no more than their places to
+//          take. Where blocks are many, those that wait would take places from those that multiply.
 // Order    A kernel that has waited ends after the one before it, and so after all before that:
 //          waiting for the last is waiting for all. This holds as long as EVERY kernel that
 //          LaunchKernel launches calls BeginKernel in every thread, before any return and any
@@ -48,7 +49,7 @@ struct Launch {
   cudaStream_t stream;
   int sms;               // multiprocessors of the device
   EarlyLaunch early;     // as the device's policy
-  bool one_row = false;  // of a step that decodes one sequence
+  bool one_row = false;  // a product or attention of one row
 };
 
 // Makes the edge to the next node captured on the stream, which must be a kernel that begins with

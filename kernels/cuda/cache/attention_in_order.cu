@@ -1,5 +1,6 @@
 // CachedAttentionOp `in_order` with bf16 heads of 64 or 128, each row by itself: what a decode step
-// does where rows shall have the bits of the training forward (attention/attention_packed.cu).
+// does where rows shall have the bits of the training forward (attention/attention_packed.cu), and
+// where SharesTiles finds that it is faster.
 //
 // Order    That kernel takes a query's keys in tiles of 64 from position 0 on, one after the other.
 //          Here as many tiles as a block has warps are met side by side: their scores wait for

@@ -101,24 +101,23 @@ void CudaCachedAttention(const CachedAttentionOp<TensorView>& op, Stream& stream
   args.per_kv = Divisor(op.q.dim(1) / op.kv_heads);
   args.window = op.window;
   args.scale = op.scale;
+  const Launch launch = LaunchOn(stream);
   if (op.in_order) {
     MR_CHECK(bf16 && AttendsTiles(args) && op.window == 0,
              "cached_attention in order: q is {}, window {}; bf16 heads of 64 or 128 at multiples "
              "of 16 bytes and no window are allowed",
              ToString(op.q.layout), op.window);
-    if (op.rows_from == RowsFrom::kManySequences)
-      return LaunchAttendInOrder(args, LaunchOn(stream));
+    if (op.rows_from == RowsFrom::kManySequences) return LaunchAttendInOrder(args, launch);
   }
-  const Launch launch = LaunchOn(stream);
   if (bf16 && op.rows_from == RowsFrom::kManySequences && SharesTiles(args, launch))
     return LaunchAttendInOrder(args, launch);
   const bool tiles = bf16 && op.rows_from == RowsFrom::kOneSequence && AttendsTiles(args);
-  if (!tiles && bf16 && AttendsWide(args)) return LaunchAttendRows(args, LaunchOn(stream));
-  LaunchCacheRows(args, bf16, LaunchOn(stream));
+  if (!tiles && bf16 && AttendsWide(args)) return LaunchAttendRows(args, launch);
+  LaunchCacheRows(args, bf16, launch);
   if (tiles)
-    LaunchAttendPrompt(args, LaunchOn(stream));
+    LaunchAttendPrompt(args, launch);
   else
-    LaunchCachedAttention(args, bf16, LaunchOn(stream));
+    LaunchCachedAttention(args, bf16, launch);
 }
 
 void CudaMambaConvRows(const MambaConvRowsOp<TensorView>& op, Stream& stream) {

@@ -120,7 +120,9 @@ __global__ void __launch_bounds__(kThreads) FewRowsKernel(const FewRowsArgs a) {
 template <int kRows, int kColumns>
 void LaunchColumns(const FewRowsArgs& args, const Launch& launch) {
   const int64_t blocks = CeilDiv(args.columns, kWarps * kColumns);
-  LaunchKernel(launch, static_cast<unsigned>(blocks), kThreads, 0, FewRowsKernel<kRows, kColumns>,
+  Launch of_rows = launch;
+  of_rows.one_row = args.rows == 1;
+  LaunchKernel(of_rows, static_cast<unsigned>(blocks), kThreads, 0, FewRowsKernel<kRows, kColumns>,
                args);
 }
 

@@ -9,7 +9,7 @@
 namespace millrace::cuda {
 
 // Stages in turn, and the parity of the phase that each is in.
-struct Ring {
+struct StageRing {
   int stage = 0;
   uint32_t parity = 0;
   template <int kStages>

@@ -50,7 +50,7 @@ struct RowsShared {
 template <class T>
 __device__ __forceinline__ void CopyStages(RowsShared<T>& s, const CUtensorMap& a,
                                            const CUtensorMap& b, int column, int depth) {
-  Ring ring;
+  StageRing ring;
   for (int k = 0; k < depth; k += kStageDepth) {
     WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
     const uint32_t full = SharedAddress(&s.full[ring.stage]);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void CopyStages(RowsShared<T>& s, const CUtensorMap& 
 template <class T>
 __device__ __forceinline__ void MultiplyStages(RowsShared<T>& s, float (&sums)[T::kRows / 2],
                                                int depth) {
-  Ring ring;
+  StageRing ring;
   int before = 0;
   for (int k = 0; k < depth; k += kStageDepth) {
     WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);

@@ -136,40 +136,82 @@ bool HasWideLines(const TensorView& view) {
          reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
 }
 
-// Runs a kernel of few_rows.h, where one can. Not into f32: such a product has the bits that are
-// added elsewhere.
-bool RunWithFewRows(const MatmulOp<TensorView>& op, CudaStream& stream) {
-  const TensorView columns = TransposedView(op.b);
-  if (op.a.dim(0) > cuda::kSplitRows || op.a.dim(1) % cuda::kPack != 0 || op.rounds_once() ||
-      op.epilogue == Epilogue::kGeluGrad || op.a.dtype() != DType::kBF16 ||
-      op.b.dtype() != DType::kBF16 || ResultOf(op).dtype() != DType::kBF16 || !HasWideLines(op.a) ||
-      !HasWideLines(columns) || op.out.stride(1) != 1 || (op.pre && op.pre.stride(1) != 1))
-    return false;
-  const cuda::Launch launch = cuda::LaunchOn(stream);
-  const bool splits = op.a.dim(0) > cuda::kFewRows;
-  if (splits) {
-    const cudaDeviceProp& device = stream.device().properties();
-    if (!cuda::HasInOrder(device.major, device.minor) || !HasWideLines(op.out) ||
-        (op.pre && !HasWideLines(op.pre)) ||
-        (op.bias && reinterpret_cast<uintptr_t>(op.bias.data) % 16 != 0) ||
-        !cuda::SplitsRows(op.a.dim(0), op.out.dim(1), op.a.dim(1), launch.sms))
-      return false;
-  }
+cuda::FewRowsArgs FewRowsOf(const MatmulOp<TensorView>& op) {
   cuda::FewRowsArgs args;
   args.a = cuda::RowsOf(op.a, "a");
-  args.b = cuda::RowsOf(columns, "b");
+  args.b = cuda::RowsOf(TransposedView(op.b), "b");
   args.bias = cuda::ColumnsOf(op.bias, op.out.dim(1), "bias");
-  args.pre = cuda::RowsOf(op.pre, "pre");
-  args.out = cuda::RowsOf(op.out, "out");
   args.rows = static_cast<int>(op.a.dim(0));
   args.columns = static_cast<int>(op.out.dim(1));
   args.depth = static_cast<int>(op.a.dim(1));
+  return args;
+}
+
+// Runs LaunchFewRows, where it can. Not into f32: such a product has the bits that are added
+// elsewhere.
+bool RunWithFewRows(const MatmulOp<TensorView>& op, Stream& stream) {
+  if (op.a.dim(0) > cuda::kFewRows || op.a.dim(1) % cuda::kPack != 0 || op.rounds_once() ||
+      op.epilogue == Epilogue::kGeluGrad || op.a.dtype() != DType::kBF16 ||
+      op.b.dtype() != DType::kBF16 || ResultOf(op).dtype() != DType::kBF16 || !HasWideLines(op.a) ||
+      !HasWideLines(TransposedView(op.b)) || op.out.stride(1) != 1 ||
+      (op.pre && op.pre.stride(1) != 1))
+    return false;
+  cuda::FewRowsArgs args = FewRowsOf(op);
+  args.pre = cuda::RowsOf(op.pre, "pre");
+  args.out = cuda::RowsOf(op.out, "out");
   args.gelu = HasGelu(op.epilogue);
-  if (splits)
-    cuda::LaunchSplitRows(args, launch);
-  else
-    cuda::LaunchFewRows(args, launch);
+  cuda::LaunchFewRows(args, cuda::LaunchOn(stream));
   return true;
+}
+
+enum class Done { kNothing, kProduct, kAll };
+
+// Runs LaunchSplitRows, where it can, which operands and result alone decide: what is behind the
+// product changes no bit of it.
+Done RunWithSplitRows(const MatmulOp<TensorView>& op, CudaStream& stream) {
+  const cudaDeviceProp& device = stream.device().properties();
+  const cuda::Launch launch = cuda::LaunchOn(stream);
+  const TensorView& result = ResultOf(op);
+  const auto fits = [](const TensorView& view) {
+    return view.dtype() == DType::kBF16 && HasWideLines(view);
+  };
+  const bool fits_bias = !op.bias || (op.bias.dtype() == DType::kBF16 && op.bias.stride(0) == 1 &&
+                                      reinterpret_cast<uintptr_t>(op.bias.data) % 16 == 0);
+  if (op.a.dim(0) <= cuda::kFewRows || op.rounds_once() || !fits(op.a) ||
+      !fits(TransposedView(op.b)) || !fits(result) || !fits_bias ||
+      !cuda::HasInOrder(device.major, device.minor) ||
+      !cuda::SplitsRows(op.a.dim(0), op.out.dim(1), op.a.dim(1), launch.sms))
+    return Done::kNothing;
+  cuda::FewRowsArgs args = FewRowsOf(op);
+  args.gelu = HasGelu(op.epilogue) && !op.magnitude && fits(op.out);
+  if (args.gelu) args.pre = cuda::RowsOf(op.pre, "pre");
+  args.out = cuda::RowsOf(args.gelu ? op.out : result, "out");
+  cuda::LaunchSplitRows(args, launch);
+  return args.gelu || op.epilogue == Epilogue::kNone || op.epilogue == Epilogue::kBias
+             ? Done::kAll
+             : Done::kProduct;
+}
+
+// True: with the gradient of a GELU behind it.
+bool RunWithPlans(const MatmulOp<TensorView>& op, CudaStream& stream) {
+  const TensorView& result = ResultOf(op);
+  MatmulPlans& plans = stream.device().Attached<MatmulPlans>();
+  // A magnitude is formed by the kernel behind the product.
+  if (!op.magnitude && op.epilogue == Epilogue::kGeluGrad &&
+      plans.RunWithGeluGrad(op, stream.get()))
+    return true;
+  switch (RouteOf(op)) {
+    case MatmulRoute::kOneLaunch:
+      plans.Run(Product<TensorView>::Of(op, result), op.bias, op.update, op.scratch, stream.get());
+      break;
+    case MatmulRoute::kWhole:
+      ThroughWhole(op, result, plans, stream);
+      break;
+    case MatmulRoute::kTiles:
+      ThroughTiles(op, result, plans, stream);
+      break;
+  }
+  return false;
 }
 
 // The product and its bias in order; true: the GELU, too.
@@ -219,23 +261,9 @@ void CudaMatmul(const MatmulOp<TensorView>& op, Stream& stream) {
   } else if (op.in_order) {
     if (RunInOrder(op, queue)) return;
   } else {
-    // A magnitude is formed by the kernel behind the product.
-    const bool alone = static_cast<bool>(op.magnitude);
-    if (!alone && RunWithFewRows(op, queue)) return;
-    MatmulPlans& plans = queue.device().Attached<MatmulPlans>();
-    if (!alone && op.epilogue == Epilogue::kGeluGrad && plans.RunWithGeluGrad(op, queue.get()))
-      return;
-    switch (RouteOf(op)) {
-      case MatmulRoute::kOneLaunch:
-        plans.Run(Product<TensorView>::Of(op, result), op.bias, op.update, op.scratch, queue.get());
-        break;
-      case MatmulRoute::kWhole:
-        ThroughWhole(op, result, plans, stream);
-        break;
-      case MatmulRoute::kTiles:
-        ThroughTiles(op, result, plans, stream);
-        break;
-    }
+    if (!op.magnitude && RunWithFewRows(op, stream)) return;
+    const Done done = RunWithSplitRows(op, queue);
+    if (done == Done::kAll || (done == Done::kNothing && RunWithPlans(op, queue))) return;
   }
   if (HasGelu(op.epilogue)) {  // in place where nobody wants the value before it
     ActivationOp<TensorView> activation;

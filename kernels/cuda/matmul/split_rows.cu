@@ -48,7 +48,7 @@ struct SplitShared {
 template <class T>
 __device__ __forceinline__ void CopyStages(SplitShared<T>& s, const CUtensorMap& a,
                                            const CUtensorMap& b, int column, int from, int to) {
-  Ring ring;
+  StageRing ring;
   for (int box = from; box < to; ++box) {
     WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
     const uint32_t full = SharedAddress(&s.full[ring.stage]);
@@ -63,7 +63,7 @@ __device__ __forceinline__ void CopyStages(SplitShared<T>& s, const CUtensorMap&
 template <class T>
 __device__ __forceinline__ void MultiplyStages(SplitShared<T>& s, float (&sums)[T::kRows / 2],
                                                int boxes) {
-  Ring ring;
+  StageRing ring;
   int before = 0;
   for (int box = 0; box < boxes; ++box) {
     WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);

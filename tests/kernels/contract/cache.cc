@@ -61,10 +61,13 @@ TensorView DealPages(Memory& memory, Random& random, int64_t slots, int64_t each
 }
 
 // Of weights that are rounded to bf16 before they multiply values, relative: on GPUs, of rows of
-// one sequence (attention_prompt.cu).
+// one sequence (attention_prompt.cu), and of many rows of which four heads share a key (SharesTiles
+// of cache_launch.h).
 double RoundingOf(const Subject& subject, const CachedAttentionOp<TensorView>& op) {
-  return subject.backend == Backend::kCuda && op.rows_from == RowsFrom::kOneSequence &&
-                 op.q.dtype() == DType::kBF16
+  const bool shares = op.q.dim(1) >= 4 * op.kv_heads && op.q.dim(0) * op.kv_heads >= 128 &&
+                      op.window == 0 && (op.q.dim(2) == 64 || op.q.dim(2) == 128);
+  return subject.backend == Backend::kCuda && op.q.dtype() == DType::kBF16 &&
+                 (op.rows_from == RowsFrom::kOneSequence || shares)
              ? 0x1p-9
              : 0;
 }

@@ -143,6 +143,28 @@ TEST_CASE("attention of one row is the CPU's, and has the bits that it has besid
   CHECK(SameBits(one.out, of_two));
 }
 
+// As a step that decodes many sequences: a row of each, of which some have a few positions cached
+// and others many. Below and above the number from which on heads share keys in shared memory.
+TEST_CASE("attention of rows of many sequences is the CPU's") {
+  const Sizes s = GENERATE(Sizes{32, 8, 64, 16, 0}, Sizes{32, 8, 128, 32, 0},
+                           Sizes{40, 2, 64, 24, 0}, Sizes{12, 12, 64, 16, 0});
+  const int64_t rows = GENERATE(5, 32, 33, 140);
+  CAPTURE(s.heads, s.kv_heads, s.depth, rows);
+  Random random(95);
+  Memory memory;
+  std::vector<int64_t> cached;
+  for (int64_t r = 0; r < rows; ++r) cached.push_back(r % 7 == 0 ? r : r * 37 % 300);
+  const CachedAttentionOp<TensorView> op = RowsOf(memory, random, s, cached);
+  CachedAttentionOp<TensorView> on_cpu = CopyOf(memory, op);
+  Both both;
+  both.OnCpu(&KernelTable::cached_attention, on_cpu);
+  both.OnGpu(&KernelTable::cached_attention, op);
+  const bool shares = s.heads / s.kv_heads >= 4 && rows * s.kv_heads >= 264;
+  const double f32 = static_cast<double>(op.length + 8) * 4 * kU;
+  CheckClose(op.out, on_cpu.out, "rows", [&](const Index&) { return f32 + (shares ? 0x1p-9 : 0); });
+  CHECK(SameBits(op.cache, on_cpu.cache));
+}
+
 // A step's graph: a kernel that takes its time and writes the queries and the row to cache last,
 // then the attention. Each step reads what the one before has cached.
 TEST_CASE("steps of one row that begin early leave what they do one after the other") {

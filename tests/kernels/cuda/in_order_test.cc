@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/few_rows.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "tests/kernels/cuda/matmul_operands.h"
 
 namespace millrace::test {
 namespace {
@@ -42,6 +44,13 @@ class Gpu {
     const TensorView view = New(DenseLayout(DType::kI32, {std::ssize(values)}));
     device_.CopyFromHost(view.data, values.data(), view.bytes(), *stream_);
     return view;
+  }
+  void Put(const TensorView& view, const std::vector<uint16_t>& bits) {
+    device_.CopyFromHost(view.data, bits.data(), std::ssize(bits) * 2, *stream_);
+  }
+  // Rows and what lies between them.
+  void Fill(const TensorView& view) {
+    device_.EnqueueFill(view.data, std::byte{0xff}, view.stride(0) * view.dim(0) * 2, *stream_);
   }
   // Of a view that is dense.
   std::vector<uint16_t> Bits(const TensorView& view) {
@@ -172,53 +181,159 @@ TEST_CASE("a row of a product in order has the same bits in a product of any num
   }
 }
 
-// few_rows.h: what is not in order has a row's bits, too, where blocks share a tile's depth.
+// What is not in order has a row's bits, too, where blocks share a tile's depth (few_rows.h).
+class SplitRows {
+ public:
+  explicit SplitRows(const Sizes& s) : s_(s) {
+    REQUIRE(cuda::SplitsRows(kRows, s.columns, s.depth, gpu_.sms()));
+    a_ = Wide(kRows, s.depth, 16), out_ = Wide(kRows, s.columns, 8);
+    pre_ = Wide(kRows, s.columns, 24);
+    weight_ = gpu_.Wild(Dense({s.columns, s.depth}), -9, 9);
+    bias_ = gpu_.Wild(Dense({s.columns}), -4, 9);
+  }
+  static constexpr int64_t kRows = cuda::kSplitRows;
+
+  // The last `rows` rows of a into the first ones of out: what these hold, and of pre where it
+  // `keeps` that. All behind them is as it was.
+  struct Result {
+    std::vector<uint16_t> out, pre;
+  };
+  Result Run(Epilogue epilogue, bool keeps, int64_t rows) {
+    for (const TensorView* view : {&out_, &pre_}) gpu_.Fill(*view);
+    MatmulOp<TensorView> op;
+    op.epilogue = epilogue;
+    op.a = RowsFromTo(a_, kRows - rows, rows);
+    op.b = TransposeOf(weight_);
+    op.out = RowsFromTo(out_, 0, rows);
+    if (epilogue == Epilogue::kBias || epilogue == Epilogue::kBiasGelu) op.bias = bias_;
+    if (keeps) op.pre = RowsFromTo(pre_, 0, rows);
+    CudaKernels().matmul(op, gpu_.stream());
+    return {Kept(out_, rows), keeps ? Kept(pre_, rows) : std::vector<uint16_t>()};
+  }
+  // Of f32 sums, rounded.
+  void Check(const std::vector<uint16_t>& got, bool biased) {
+    CheckProduct(got, Inner(a_), gpu_.Bits(weight_),
+                 biased ? gpu_.Bits(bias_) : std::vector<uint16_t>(), s_.columns, s_.depth);
+  }
+  // The kernel of activations, of what went into it.
+  std::vector<uint16_t> GeluOf(const std::vector<uint16_t>& pre) {
+    const TensorView x = gpu_.New(Dense({kRows, s_.columns})), out = gpu_.New(x.layout);
+    gpu_.Put(x, pre);
+    ActivationOp<TensorView> op;
+    op.kind = ActivationKind::kGelu;
+    op.x = x, op.out = out;
+    CudaKernels().activation(op, gpu_.stream());
+    return gpu_.Bits(out);
+  }
+
+ private:
+  TensorView Wide(int64_t rows, int64_t columns, int64_t more) {
+    TensorView view = gpu_.Wild(Dense({rows, columns + more}), -12, 15);
+    view.layout.dims[1] = columns;
+    return view;
+  }
+  std::vector<uint16_t> Inner(const TensorView& view) {
+    TensorView whole = view;
+    const int64_t stride = view.stride(0), columns = view.dim(1);
+    whole.layout = Dense({kRows, stride});
+    const std::vector<uint16_t> bits = gpu_.Bits(whole);
+    std::vector<uint16_t> inner;
+    for (int64_t r = 0; r < kRows; ++r)
+      inner.insert(inner.end(), bits.begin() + r * stride, bits.begin() + r * stride + columns);
+    return inner;
+  }
+  // Rows [0, rows); nothing else was written, and nothing of these left out.
+  std::vector<uint16_t> Kept(const TensorView& view, int64_t rows) {
+    TensorView whole = view;
+    whole.layout = Dense({kRows, view.stride(0)});
+    const std::vector<uint16_t> all = gpu_.Bits(whole);
+    std::vector<uint16_t> inner = Inner(view);
+    const auto unwritten = [](const auto& bits) {
+      return std::count(bits.begin(), bits.end(), 0xffff);
+    };
+    CHECK(unwritten(all) == std::ssize(all) - rows * s_.columns);
+    inner.resize(static_cast<size_t>(rows * s_.columns));
+    CHECK(unwritten(inner) == 0);
+    return inner;
+  }
+
+  Sizes s_;
+  Gpu gpu_;
+  TensorView a_, weight_, bias_, out_, pre_;
+};
+
 TEST_CASE("a row has the same bits in products of five to sixty-four rows") {
-  const Sizes s = GENERATE(Sizes{768, 768}, Sizes{768, 3072}, Sizes{832, 4096}, Sizes{800, 8192},
+  // Tiles and boxes that are whole and that are not; eight, four and two blocks; several rounds of
+  // the ring. Of 132 multiprocessors.
+  const Sizes s = GENERATE(Sizes{768, 768}, Sizes{768, 3072}, Sizes{832, 4096}, Sizes{64, 16384},
                            Sizes{200, 776}, Sizes{8, 264}, Sizes{72, 200}, Sizes{2304, 768},
                            Sizes{3072, 1000}, Sizes{1000, 136});
-  constexpr int64_t kRows = cuda::kSplitRows;
-  Gpu gpu;
-  REQUIRE(cuda::SplitsRows(kRows, s.columns, s.depth, gpu.sms()));
-  const TensorView a = gpu.Wild(Dense({kRows, s.depth}), -12, 15),
-                   weight = gpu.Wild(Dense({s.columns, s.depth}), -9, 9),
-                   bias = gpu.Wild(Dense({s.columns}), -4, 9),
-                   out = gpu.New(Dense({kRows, s.columns})), pre = gpu.New(out.layout);
-  const std::vector<uint16_t> of_a = gpu.Bits(a), of_weight = gpu.Bits(weight),
-                              of_bias = gpu.Bits(bias);
-  MatmulOp<TensorView> op;
-  op.b = TransposeOf(weight);
-  for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kBias, Epilogue::kBiasGelu})
-    for (const bool keeps : {false, true}) {
-      if (keeps && epilogue != Epilogue::kBiasGelu) continue;
-      op.epilogue = epilogue;
-      op.bias = epilogue == Epilogue::kNone ? TensorView{} : bias;
-      std::vector<uint16_t> expected, expected_pre;
-      for (const int64_t rows : {kRows, int64_t{5}, int64_t{6}, int64_t{8}, int64_t{15},
-                                 int64_t{16}, int64_t{17}, int64_t{33}, int64_t{63}}) {
-        CAPTURE(s.columns, s.depth, static_cast<int>(epilogue), keeps, rows);
-        const int64_t first = kRows - rows;
-        op.a = RowsFromTo(a, first, rows);
-        op.out = RowsFromTo(out, 0, rows);
-        op.pre = keeps ? RowsFromTo(pre, 0, rows) : TensorView{};
-        CudaKernels().matmul(op, gpu.stream());
-        const std::vector<uint16_t> got = gpu.Bits(op.out);
-        CHECK(std::count(got.begin(), got.end(), 0xffff) == 0);
-        if (rows == kRows) {
-          expected = got;
-          if (keeps) expected_pre = gpu.Bits(pre);
-          if (epilogue != Epilogue::kBiasGelu || keeps)
-            CheckProduct(keeps ? expected_pre : expected, of_a, of_weight,
-                         op.bias ? of_bias : std::vector<uint16_t>(), s.columns, s.depth);
-          continue;
-        }
-        const auto tail = [&](const std::vector<uint16_t>& bits) {
-          return std::vector<uint16_t>(bits.begin() + first * s.columns, bits.end());
-        };
-        CHECK(RowsApart(got, tail(expected), s.columns) == 0);
-        if (keeps) CHECK(RowsApart(gpu.Bits(op.pre), tail(expected_pre), s.columns) == 0);
-      }
+  SplitRows product(s);
+  struct Behind {
+    Epilogue epilogue;
+    bool keeps;
+  };
+  std::vector<uint16_t> biased;
+  for (const auto& [epilogue, keeps] :
+       {Behind{Epilogue::kNone, false}, Behind{Epilogue::kBias, false},
+        Behind{Epilogue::kBiasGelu, true}, Behind{Epilogue::kBiasGelu, false}}) {
+    const SplitRows::Result all = product.Run(epilogue, keeps, SplitRows::kRows);
+    if (epilogue != Epilogue::kBiasGelu) product.Check(all.out, epilogue == Epilogue::kBias);
+    if (epilogue == Epilogue::kBias) biased = all.out;
+    if (epilogue == Epilogue::kBiasGelu) CHECK(all.out == product.GeluOf(biased));
+    if (keeps) CHECK(all.pre == biased);
+    for (const int64_t rows : {5, 6, 8, 15, 16, 17, 33, 63}) {
+      CAPTURE(s.columns, s.depth, static_cast<int>(epilogue), keeps, rows);
+      const SplitRows::Result few = product.Run(epilogue, keeps, rows);
+      const auto tail = [&](const std::vector<uint16_t>& bits) {
+        return std::vector<uint16_t>(bits.end() - rows * s.columns, bits.end());
+      };
+      CHECK(RowsApart(few.out, tail(all.out), s.columns) == 0);
+      if (keeps) CHECK(RowsApart(few.pre, tail(all.pre), s.columns) == 0);
     }
+  }
+}
+
+// A graph whose kernels begin early: one that takes its time and writes the rows last, then the
+// product.
+TEST_CASE("a product whose depth is shared waits for its rows") {
+  constexpr int64_t kRows = 64, kDepth = 3072, kColumns = 768, kAhead = int64_t{6} << 20;
+  CudaDevice device(0);
+  const auto stream = device.MakeStream(StreamRole::kCompute);
+  DeviceOperands operands(device, *stream);
+  const TensorView wide = operands.New(DenseLayout(DType::kF32, {kAhead + kRows * kDepth})),
+                   weight = operands.Random(Dense({kColumns, kDepth}));
+  std::vector<std::unique_ptr<Graph>> graphs;
+  std::vector<TensorView> outs;
+  for (const EarlyLaunch early : {EarlyLaunch::kEnd, EarlyLaunch::kBegin, EarlyLaunch::kOff}) {
+    device.Attached<cuda::LaunchPolicy>().early = early;
+    const TensorView narrow = operands.New(DenseLayout(DType::kBF16, {kAhead + kRows * kDepth}));
+    MatmulOp<TensorView> op;
+    op.a = {narrow.data + 2 * kAhead, Dense({kRows, kDepth})};
+    op.b = TransposeOf(weight);
+    op.out = outs.emplace_back(operands.New(Dense({kRows, kColumns})));
+    device.BeginCapture(*stream);
+    CudaKernels().cast({{}, wide, narrow}, *stream);
+    CudaKernels().matmul(op, *stream);
+    graphs.push_back(device.EndCapture(*stream));
+  }
+  std::vector<uint16_t> before;
+  for (uint32_t step = 0; step < 40; ++step) {
+    std::minstd_rand random(step + 1);
+    std::vector<float> rows(static_cast<size_t>(kRows * kDepth));
+    for (float& value : rows) value = static_cast<float>(random() % 2001) / 1000.0f - 1;
+    device.CopyFromHost(wide.data + 4 * kAhead, rows.data(), 4 * std::ssize(rows), *stream);
+    std::vector<std::vector<uint16_t>> got;
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      graphs[i]->Launch(*stream);
+      std::vector<uint16_t>& bits = got.emplace_back(static_cast<size_t>(kRows * kColumns));
+      device.CopyToHost(bits.data(), outs[i].data, 2 * std::ssize(bits), *stream);
+    }
+    REQUIRE(got[0] == got[2]);
+    REQUIRE(got[1] == got[2]);
+    CHECK(got[2] != before);
+    before = got[2];
+  }
 }
 
 struct Heads {
