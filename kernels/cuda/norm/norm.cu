@@ -201,9 +201,10 @@ void LaunchNorm(const NormArgs& args, Elements elements, const Launch& launch) {
   bool whole = blocks <= kFewBlocks && args.columns % kPack == 0;
   for (const Rows* rows : {&args.x, &args.residual, &args.sum, &args.out, &args.weight, &args.bias})
     whole &= rows->data == nullptr || rows->wide;
-  // Few blocks, which fit beside those of the kernel before.
+  // A few blocks fit beside those of the kernel before. One that waits there for long, as of one
+  // row, costs more than it gains.
   Launch beside = launch;
-  if (launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
+  if (args.rows > 1 && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
     if constexpr (E == Elements::kBF16) {
       if (whole)
