@@ -316,13 +316,14 @@ __global__ void __launch_bounds__(kMaxThreads) LogprobKernel(const LogprobArgs a
   const Softmax softmax = BlockJoin(
       SoftmaxOfThread<E, false>(row_args, packs_of, Shares::Of<false>(row_args), row, nullptr),
       of_warp);
-  for (int i = static_cast<int>(threadIdx.x); i < a.most; i += static_cast<int>(blockDim.x)) {
-    const int64_t at = int64_t{blockIdx.x} * a.most + i;
-    const int id = a.ids[at];
-    if (id < 0) continue;
-    const float logit = packs_of.Value(packs_of.Bits(row, id));
-    a.logprobs[at] = -static_cast<float>(SurpriseOf(softmax, logit));
-  }
+  for (const LogprobArgs::Tokens& of : a.tokens)
+    for (int i = static_cast<int>(threadIdx.x); i < of.most; i += static_cast<int>(blockDim.x)) {
+      const int64_t at = int64_t{blockIdx.x} * of.most + i;
+      const int id = of.ids[at];
+      if (id < 0) continue;
+      const float logit = packs_of.Value(packs_of.Bits(row, id));
+      of.logprobs[at] = -static_cast<float>(SurpriseOf(softmax, logit));
+    }
 }
 
 // Of a row's packs: what decides its order of additions.

@@ -25,13 +25,16 @@ struct CrossEntropyArgs {
 void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch);
 
 // Log-probabilities of tokens that are chosen: minus the loss of a row with this target, rounded.
-// ids [rows, most], of which those below 0 are left out.
 struct LogprobArgs {
+  // ids [rows, most], of which those below 0 are left out; the same of logprobs.
+  struct Tokens {
+    const int32_t* ids = nullptr;
+    float* logprobs = nullptr;
+    int most = 0;
+  };
   Rows logits;
-  const int32_t* ids = nullptr;
-  float* logprobs = nullptr;
-  int rows = 0, most = 1;
-  int vocab = 0, padded = 0;
+  Tokens tokens[2];  // drawn, and likeliest
+  int rows = 0, vocab = 0, padded = 0;
 };
 void LaunchLogprobs(const LogprobArgs& args, const Launch& launch);
 

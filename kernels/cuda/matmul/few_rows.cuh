@@ -8,16 +8,6 @@
 
 namespace millrace::cuda {
 
-// Stages in turn, and the parity of the phase that each is in.
-struct StageRing {
-  int stage = 0;
-  uint32_t parity = 0;
-  template <int kStages>
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-
 __device__ __forceinline__ uint32_t* PairAt(const Rows& rows, int row, int column) {
   return reinterpret_cast<uint32_t*>(reinterpret_cast<uint16_t*>(rows.data) + row * rows.stride +
                                      column);
@@ -27,10 +17,11 @@ __device__ __forceinline__ float HighOf(uint32_t pair) {
   return __uint_as_float(pair & 0xffff0000u);
 }
 
-// Two neighbours of a row. g: with bias, pre, out and gelu, as FewRowsArgs has them.
+// What two neighbours of a row become; what goes into a GELU is stored. g: with bias, pre, out and
+// gelu, as FewRowsArgs has them.
 template <class Args>
-__device__ __forceinline__ void StorePair(const Args& g, int row, int column, float low, float high,
-                                          uint32_t bias) {
+__device__ __forceinline__ uint32_t FinishedPair(const Args& g, int row, int column, float low,
+                                                 float high, uint32_t bias) {
   if (g.bias.data != nullptr)
     low = __fadd_rn(low, LowOf(bias)), high = __fadd_rn(high, HighOf(bias));
   uint32_t pair = PairOfBF16(low, high);
@@ -40,7 +31,12 @@ __device__ __forceinline__ void StorePair(const Args& g, int row, int column, fl
     pair = PairOfBF16(Activate<ActivationKind::kGelu>(LowOf(pair), 0.0f),
                       Activate<ActivationKind::kGelu>(HighOf(pair), 0.0f));
   }
-  *PairAt(g.out, row, column) = pair;
+  return pair;
+}
+template <class Args>
+__device__ __forceinline__ void StorePair(const Args& g, int row, int column, float low, float high,
+                                          uint32_t bias) {
+  *PairAt(g.out, row, column) = FinishedPair(g, row, column, low, high, bias);
 }
 
 // Into the second cache, where whoever writes weights meanwhile would find them: this is no access

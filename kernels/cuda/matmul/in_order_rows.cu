@@ -1,15 +1,15 @@
 // A product of few rows, in order: the weight's lines are the rows of wgmma's tiles, and the rows
-// its columns, of which it takes as few as eight. A block has some columns of the result: their
-// lines of the weight, and those of all rows, come through a ring of stages in shared memory, a
-// depth of 128 each, by copies of boxes (tensor_cores/tma.cuh) that one warp begins. A warpgroup
-// goes along the whole depth: a chain of products, each behind the one before.
+// its columns, of which it takes as few as eight. A block has some columns of the result and goes
+// along the whole depth (few_rows_stages.cuh): a chain of products, each behind the one before,
+// which takes 18 cycles a step of sixteen where all operands are there. Weights are not asked for
+// ahead of the kernel before: in a step of one row of Llama 1B that took 11 % longer, since what
+// was on its way into the second cache kept copies waiting.
 //
-// Lines  Where a block has fewer than the 64 lines of a tile, wgmma reads on into what lies behind
-//        them: those sums are nobody's.
 // Bits   Which operand has a row does not change what a step of sixteen adds up to: tests/kernels/
 //        cuda/in_order_test.cc compares the two kernels of in_order.h bit by bit.
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/few_rows.cuh"
+#include "kernels/cuda/matmul/few_rows_stages.cuh"
 #include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "kernels/cuda/tensor_cores/tensor_map.h"
@@ -20,80 +20,23 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kBoxes = 2;  // of a stage
-constexpr int kStageDepth = kBoxDepth * kBoxes;
-constexpr int kLineBytes = kBoxDepth * 2;
-constexpr int kWarpgroup = 128, kThreads = kWarpgroup + kWarp;
-
-// Up to kRows rows by kColumns lines of the weight.
-template <int kRows_, int kColumns_>
+// Up to kRows rows by kColumns lines of the weight, in kRoom KiB of shared memory.
+template <int kRows_, int kColumns_, int kRoom>
 struct RowsShape {
-  static constexpr int kRows = kRows_, kColumns = kColumns_;
+  static constexpr int kRows = kRows_, kColumns = kColumns_, kBoxes = 2;
   static constexpr int kBytesA = kColumns * kLineBytes, kBytesB = kRows * kLineBytes;
-  // Two blocks to a multiprocessor, of its 227 KiB.
-  static constexpr int kStages = (96 << 10) / ((kBytesA + kBytesB) * kBoxes) > 16
-                                     ? 16
-                                     : (96 << 10) / ((kBytesA + kBytesB) * kBoxes);
-  // Behind the last lines, as far as wgmma reads.
-  static constexpr int kBehind = (kBoxRows - kColumns) * kLineBytes;
-  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 &&
-                kBehind <= kBytesB * kStages * kBoxes);
+  static constexpr int kFitting = (kRoom << 10) / ((kBytesA + kBytesB) * kBoxes);
+  static constexpr int kStages = kFitting > 16 ? 16 : kFitting;
 };
 
-// Stages of the rows lie behind those of the weight.
 template <class T>
 struct RowsShared {
-  std::byte a[T::kStages][kBoxes][T::kBytesA], b[T::kStages][kBoxes][T::kBytesB];
-  uint64_t full[T::kStages], empty[T::kStages];
+  Stages<T> stages;
+  StageBarriers<T> barriers;
 };
 
 template <class T>
-__device__ __forceinline__ void CopyStages(RowsShared<T>& s, const CUtensorMap& a,
-                                           const CUtensorMap& b, int column, int depth) {
-  StageRing ring;
-  for (int k = 0; k < depth; k += kStageDepth) {
-    WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
-    const uint32_t full = SharedAddress(&s.full[ring.stage]);
-    // Beyond the depth copies bring zeros, which change no sum.
-    ArriveAndExpect(full, kBoxes * (T::kBytesA + T::kBytesB));
-    for (int i = 0; i < kBoxes; ++i) {
-      CopyBox(SharedAddress(s.a[ring.stage][i]), a, full, k + i * kBoxDepth, column, 0);
-      CopyBox(SharedAddress(s.b[ring.stage][i]), b, full, k + i * kBoxDepth, 0, 0);
-    }
-    ring.Next<T::kStages>();
-  }
-}
-
-// By the warpgroup: its sums of all stages.
-template <class T>
-__device__ __forceinline__ void MultiplyStages(RowsShared<T>& s, float (&sums)[T::kRows / 2],
-                                               int depth) {
-  StageRing ring;
-  int before = 0;
-  for (int k = 0; k < depth; k += kStageDepth) {
-    WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);
-    FenceSums();
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) {
-      const uint64_t a = TileDescriptor<Lines::kDepth>(SharedAddress(s.a[ring.stage][i])),
-                     b = TileDescriptor<Lines::kDepth>(SharedAddress(s.b[ring.stage][i]));
-#pragma unroll
-      for (int step = 0; step < kBoxDepth / 16; ++step)
-        MultiplyTiles<T::kRows, Lines::kDepth, Lines::kDepth>(
-            sums, a + step * kDepthStep<Lines::kDepth>, b + step * kDepthStep<Lines::kDepth>,
-            k > 0 || i > 0 || step > 0);
-    }
-    CommitProducts();
-    WaitForProducts<1>();
-    if (k > 0 && threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.empty[before]));
-    before = ring.stage;
-    ring.Next<T::kStages>();
-  }
-  WaitForProducts<0>();
-}
-
-template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kStageThreads)
     InOrderRowsKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                       const InOrderArgs g) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -102,22 +45,16 @@ __global__ void __launch_bounds__(kThreads)
   const int first = static_cast<int>(blockIdx.x) * T::kColumns,
             warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < T::kStages; ++i) {
-      InitBarrier(SharedAddress(&s.full[i]), 1);
-      InitBarrier(SharedAddress(&s.empty[i]), kWarpgroup / kWarp);
-    }
-    FenceNewBarriers();
-  }
-  PrefetchLines<kThreads>(g.b, first, min(T::kColumns, g.columns - first), 0, g.depth);
+  if (threadIdx.x == 0) InitStages<T>(s.barriers);
   BeginKernel();
   __syncthreads();
+  const int boxes = (g.depth + kBoxDepth - 1) / kBoxDepth;
   if (warp == kWarpgroup / kWarp) {
-    if (lane == 0) CopyStages<T>(s, a, b, first, g.depth);
+    if (IsElected()) CopyStages<T>(s.stages, s.barriers, a, b, first, 0, boxes);
     return;
   }
   float sums[T::kRows / 2];
-  MultiplyStages<T>(s, sums, g.depth);
+  MultiplyStages<T>(s.stages, s.barriers, sums, boxes);
   // A lane has two rows of a column, and the lane four further on those of the next: one stores a
   // pair of the one row, the other of the other.
   const bool odd = lane / 4 % 2 != 0;
@@ -146,24 +83,31 @@ void LaunchShape(const InOrderArgs& g, const Launch& launch) {
                                   T::kRows);
   MR_CUDA(cudaFuncSetAttribute(InOrderRowsKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(RowsShared<T>)));
-  // A step that decodes one sequence waits for weights: they are fetched beside the kernel before.
   Launch beside = launch;
   beside.one_row = g.rows == 1;
   if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
-  LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)), kThreads,
-               sizeof(RowsShared<T>), InOrderRowsKernel<T>, a, b, g);
+  LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)),
+               kStageThreads, sizeof(RowsShared<T>), InOrderRowsKernel<T>, a, b, g);
 }
 
-// Columns of a block: few where there are few, so that all multiprocessors read weights; more where
-// each would read all rows again for little.
+// Columns of a block: as few as leave a multiprocessor to each block; two or more blocks to one
+// where columns are many. More than 16 rows are most of what a block reads: it has twice as many
+// columns then, and one block all of a multiprocessor's memory. By themselves such blocks are
+// faster with stages of four boxes, and in a step slower.
 template <int kRows>
 void LaunchColumns(const InOrderArgs& g, const Launch& launch) {
-  const auto fits = [&](int64_t columns) { return g.columns <= columns * launch.sms * 5 / 4; };
-  if constexpr (kRows <= 16)
-    if (fits(8)) return LaunchShape<RowsShape<kRows, 8>>(g, launch);
-  if (fits(kRows <= 16 ? 16 : 8)) return LaunchShape<RowsShape<kRows, 16>>(g, launch);
-  if (fits(kRows <= 16 ? 32 : 16)) return LaunchShape<RowsShape<kRows, 32>>(g, launch);
-  LaunchShape<RowsShape<kRows, 64>>(g, launch);
+  if constexpr (kRows <= 16) {
+    const auto fits = [&](int64_t columns) { return g.columns <= columns * launch.sms; };
+    if (fits(8)) return LaunchShape<RowsShape<kRows, 8, 96>>(g, launch);
+    if (fits(16)) return LaunchShape<RowsShape<kRows, 16, 96>>(g, launch);
+    if (fits(32)) return LaunchShape<RowsShape<kRows, 32, 96>>(g, launch);
+  } else {
+    const auto fits = [&](int64_t columns) { return g.columns <= columns * launch.sms * 5 / 8; };
+    if (fits(16)) return LaunchShape<RowsShape<kRows, 16, 200>>(g, launch);
+    if (fits(32)) return LaunchShape<RowsShape<kRows, 32, 200>>(g, launch);
+    if (fits(64)) return LaunchShape<RowsShape<kRows, 64, 200>>(g, launch);
+  }
+  LaunchShape<RowsShape<kRows, 64, 96>>(g, launch);
 }
 
 }  // namespace

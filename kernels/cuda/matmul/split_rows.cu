@@ -4,12 +4,13 @@
 // the sums of all, in their order, for some of the rows.
 //
 // Lines  A block has half of the 64 lines of a wgmma tile, so that twice as many multiprocessors
-//        read; it reads on into what lies behind them, and those sums are nobody's.
+//        read.
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/few_rows.h"
+#include "kernels/cuda/matmul/few_rows_stages.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "kernels/cuda/tensor_cores/tma.cuh"
@@ -19,73 +20,26 @@
 namespace millrace::cuda {
 namespace {
 
-constexpr int kLineBytes = kBoxDepth * 2;
-constexpr int kWarpgroup = 128, kThreads = kWarpgroup + kWarp;
-
 // Up to kRows rows by kColumns lines of the weight; a stage is a box of each.
 template <int kRows_>
 struct SplitShape {
-  static constexpr int kRows = kRows_, kColumns = 32;
+  static constexpr int kRows = kRows_, kColumns = 32, kBoxes = 1;
   static constexpr int kBytesA = kColumns * kLineBytes, kBytesB = kRows * kLineBytes;
   static constexpr int kStages = 8;             // 96 KiB at most: two blocks to a multiprocessor
   static constexpr int kStride = kColumns + 4;  // of sums: lanes of a warp write other banks
-  static_assert(kBytesA % 1024 == 0 && kBytesB % 1024 == 0 &&
-                (kBoxRows - kColumns) * kLineBytes <= kBytesB * kStages);
 };
 
 template <class T>
 struct SplitShared {
   union {
-    struct {
-      std::byte a[T::kStages][T::kBytesA], b[T::kStages][T::kBytesB];
-    };
+    Stages<T> stages;
     float sums[T::kRows][T::kStride];  // once all stages have been multiplied
   };
-  uint64_t full[T::kStages], empty[T::kStages];
+  StageBarriers<T> barriers;
 };
 
-// Boxes [from, to) of the depth.
-template <class T>
-__device__ __forceinline__ void CopyStages(SplitShared<T>& s, const CUtensorMap& a,
-                                           const CUtensorMap& b, int column, int from, int to) {
-  StageRing ring;
-  for (int box = from; box < to; ++box) {
-    WaitFor(SharedAddress(&s.empty[ring.stage]), ring.parity ^ 1);
-    const uint32_t full = SharedAddress(&s.full[ring.stage]);
-    // Beyond the depth copies bring zeros, which change no sum.
-    ArriveAndExpect(full, T::kBytesA + T::kBytesB);
-    CopyBox(SharedAddress(s.a[ring.stage]), a, full, box * kBoxDepth, column, 0);
-    CopyBox(SharedAddress(s.b[ring.stage]), b, full, box * kBoxDepth, 0, 0);
-    ring.Next<T::kStages>();
-  }
-}
-
-template <class T>
-__device__ __forceinline__ void MultiplyStages(SplitShared<T>& s, float (&sums)[T::kRows / 2],
-                                               int boxes) {
-  StageRing ring;
-  int before = 0;
-  for (int box = 0; box < boxes; ++box) {
-    WaitFor(SharedAddress(&s.full[ring.stage]), ring.parity);
-    FenceSums();
-    const uint64_t a = TileDescriptor<Lines::kDepth>(SharedAddress(s.a[ring.stage])),
-                   b = TileDescriptor<Lines::kDepth>(SharedAddress(s.b[ring.stage]));
-#pragma unroll
-    for (int step = 0; step < kBoxDepth / 16; ++step)
-      MultiplyTiles<T::kRows, Lines::kDepth, Lines::kDepth>(
-          sums, a + step * kDepthStep<Lines::kDepth>, b + step * kDepthStep<Lines::kDepth>,
-          box > 0 || step > 0);
-    CommitProducts();
-    WaitForProducts<1>();
-    if (box > 0 && threadIdx.x % kWarp == 0) Arrive(SharedAddress(&s.empty[before]));
-    before = ring.stage;
-    ring.Next<T::kStages>();
-  }
-  WaitForProducts<0>();
-}
-
 template <class T, int kSplits>
-__global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
+__global__ void __cluster_dims__(kSplits) __launch_bounds__(kStageThreads)
     SplitRowsKernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                     const FewRowsArgs g) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -97,22 +51,16 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
             boxes = (g.depth + kBoxDepth - 1) / kBoxDepth, from = boxes * split / kSplits,
             to = boxes * (split + 1) / kSplits, warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < T::kStages; ++i) {
-      InitBarrier(SharedAddress(&s.full[i]), 1);
-      InitBarrier(SharedAddress(&s.empty[i]), kWarpgroup / kWarp);
-    }
-    FenceNewBarriers();
-  }
-  PrefetchLines<kThreads>(g.b, first, min(T::kColumns, g.columns - first), from * kBoxDepth,
-                          min(to * kBoxDepth, g.depth));
+  if (threadIdx.x == 0) InitStages<T>(s.barriers);
+  PrefetchLines<kStageThreads>(g.b, first, min(T::kColumns, g.columns - first), from * kBoxDepth,
+                               min(to * kBoxDepth, g.depth));
   BeginKernel();
   __syncthreads();
   float sums[T::kRows / 2];
   if (warp < kWarpgroup / kWarp)
-    MultiplyStages<T>(s, sums, to - from);
-  else if (lane == 0)
-    CopyStages<T>(s, a, b, first, from, to);
+    MultiplyStages<T>(s.stages, s.barriers, sums, to - from);
+  else if (IsElected())
+    CopyStages<T>(s.stages, s.barriers, a, b, first, from, to);
   __syncthreads();
   if (warp < kWarpgroup / kWarp)
 #pragma unroll
@@ -127,7 +75,7 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kThreads)
     }
   cluster.sync();
   constexpr int kOwnRows = T::kRows / kSplits, kPairs = T::kColumns / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < kOwnRows * kPairs; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kOwnRows * kPairs; i += kStageThreads) {
     const int row = split * kOwnRows + i / kPairs, line = i % kPairs * 2, at = first + line;
     if (row >= g.rows || at >= g.columns) continue;
     const uint32_t bias = g.bias.data == nullptr ? 0 : *PairAt(g.bias, 0, at);
@@ -171,7 +119,7 @@ void LaunchShape(const FewRowsArgs& g, const Launch& launch) {
   // Few blocks, which have weights to fetch beside the kernel before.
   Launch beside = launch;
   if (launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
-  LaunchKernel(beside, tiles * kSplits, kThreads, sizeof(SplitShared<T>),
+  LaunchKernel(beside, tiles * kSplits, kStageThreads, sizeof(SplitShared<T>),
                SplitRowsKernel<T, kSplits>, a, b, g);
 }
 

@@ -39,12 +39,10 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
   // The sampler sums in an order of its own; tokens do not depend on it.
   LogprobArgs logprobs;
   logprobs.logits = RowsOf(op.logits, "logits");
+  logprobs.tokens[0] = {args.token, args.logprob, 1};
+  logprobs.tokens[1] = {args.top_ids, args.top_logprobs, args.most};
   logprobs.rows = args.rows;
   logprobs.vocab = args.vocab, logprobs.padded = static_cast<int>(padded);
-  logprobs.ids = args.token, logprobs.logprobs = args.logprob;
-  LaunchLogprobs(logprobs, LaunchOn(stream));
-  if (args.most == 0) return;
-  logprobs.ids = args.top_ids, logprobs.logprobs = args.top_logprobs, logprobs.most = args.most;
   LaunchLogprobs(logprobs, LaunchOn(stream));
 }
 

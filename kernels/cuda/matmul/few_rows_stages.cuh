@@ -1,0 +1,108 @@
+// The ring through which kernels of few rows on wgmma (few_rows.cuh) take a weight's lines and all
+// rows: boxes of the depth come by copies (tensor_cores/tma.cuh) that one thread of a warp begins,
+// and a warpgroup multiplies them, each product behind the one before.
+//
+// T      kRows and kColumns of a block, kBoxes of a stage, kStages; kBytesA and kBytesB, multiples
+//        of 1024, of a box of lines and of one of rows.
+// Lines  Where a block has fewer than the 64 lines of a tile, wgmma reads on into what lies behind
+//        them: those sums are nobody's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/tensor_cores/mma.cuh"
+#include "kernels/cuda/tensor_cores/tma.cuh"
+#include "kernels/cuda/tensor_cores/wgmma.cuh"
+
+namespace millrace::cuda {
+
+inline constexpr int kWarpgroup = 128, kStageThreads = kWarpgroup + kWarp;  // of a block
+inline constexpr int kLineBytes = kBoxDepth * 2;
+
+// Stages of the rows lie behind those of the weight, as far as wgmma reads.
+template <class T>
+struct Stages {
+  static_assert(T::kBytesA % 1024 == 0 && T::kBytesB % 1024 == 0 &&
+                (kBoxRows - T::kColumns) * kLineBytes <= T::kBytesB * T::kStages * T::kBoxes);
+  std::byte a[T::kStages][T::kBoxes][T::kBytesA], b[T::kStages][T::kBoxes][T::kBytesB];
+};
+template <class T>
+struct StageBarriers {
+  uint64_t full[T::kStages], empty[T::kStages];
+};
+
+// Stages in turn, and the parity of the phase that each is in.
+template <class T>
+struct StageRing {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == T::kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// By one thread; then a barrier of the block.
+template <class T>
+__device__ __forceinline__ void InitStages(StageBarriers<T>& s) {
+  for (int i = 0; i < T::kStages; ++i) {
+    InitBarrier(SharedAddress(&s.full[i]), 1);
+    InitBarrier(SharedAddress(&s.empty[i]), kWarpgroup / kWarp);
+  }
+  FenceNewBarriers();
+}
+
+// By the thread that IsElected: boxes [from, to) of the depth, of the weight's lines from `column`
+// on.
+template <class T>
+__device__ __forceinline__ void CopyStages(Stages<T>& s, StageBarriers<T>& barriers,
+                                           const CUtensorMap& a, const CUtensorMap& b, int column,
+                                           int from, int to) {
+  StageRing<T> ring;
+  for (int box = from; box < to; box += T::kBoxes) {
+    WaitFor(SharedAddress(&barriers.empty[ring.stage]), ring.parity ^ 1);
+    const uint32_t full = SharedAddress(&barriers.full[ring.stage]);
+    // Beyond the depth copies bring zeros, which change no sum.
+    ArriveAndExpect(full, T::kBoxes * (T::kBytesA + T::kBytesB));
+#pragma unroll
+    for (int i = 0; i < T::kBoxes; ++i) {
+      CopyBox(SharedAddress(s.a[ring.stage][i]), a, full, (box + i) * kBoxDepth, column, 0);
+      CopyBox(SharedAddress(s.b[ring.stage][i]), b, full, (box + i) * kBoxDepth, 0, 0);
+    }
+    ring.Next();
+  }
+}
+
+// By the warpgroup: its sums of that many boxes.
+template <class T>
+__device__ __forceinline__ void MultiplyStages(Stages<T>& s, StageBarriers<T>& barriers,
+                                               float (&sums)[T::kRows / 2], int boxes) {
+  // Stages under way, so that a chain of products does not wait for what gives a stage back.
+  constexpr int kUnderWay = T::kStages > 4 ? 3 : 1;
+  StageRing<T> ring, done;
+  for (int box = 0; box < boxes; box += T::kBoxes) {
+    WaitFor(SharedAddress(&barriers.full[ring.stage]), ring.parity);
+    FenceSums();
+#pragma unroll
+    for (int i = 0; i < T::kBoxes; ++i) {
+      const uint64_t a = TileDescriptor<Lines::kDepth>(SharedAddress(s.a[ring.stage][i])),
+                     b = TileDescriptor<Lines::kDepth>(SharedAddress(s.b[ring.stage][i]));
+#pragma unroll
+      for (int step = 0; step < kBoxDepth / 16; ++step)
+        MultiplyTiles<T::kRows, Lines::kDepth, Lines::kDepth>(
+            sums, a + step * kDepthStep<Lines::kDepth>, b + step * kDepthStep<Lines::kDepth>,
+            box > 0 || i > 0 || step > 0);
+    }
+    CommitProducts();
+    WaitForProducts<kUnderWay>();
+    if (box >= kUnderWay * T::kBoxes) {
+      if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&barriers.empty[done.stage]));
+      done.Next();
+    }
+    ring.Next();
+  }
+  WaitForProducts<0>();
+}
+
+}  // namespace millrace::cuda
