@@ -298,8 +298,15 @@ std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend) 
 
 std::string WhyUnsupported(const RowLinearOp<Shape>& op, Backend backend) {
   if (backend == Backend::kCpu) return "";
-  const int64_t depth = Dim(op.x, 1),
-                limit = op.norm == RowNorm::kNone ? kMostRowDepth : kMostRowNorm;
+  const int64_t depth = Dim(op.x, 1), limit = op.norm == RowNorm::kNone ? kMostRowDepth
+                                              : op.in_order             ? kMostRowNormInOrder
+                                                                        : kMostRowNorm;
+  if (op.in_order && (Dim(op.weight, 0) % 8 != 0 || op.norm == RowNorm::kNone ||
+                      (op.finish != RowFinish::kNone && op.finish != RowFinish::kGelu)))
+    return fmt::format(
+        "row_linear in order of {} columns: multiples of 8 are allowed, with a norm, and no SwiGLU "
+        "or rotation",
+        Dim(op.weight, 0));
   if (op.x.layout.dtype != DType::kBF16)
     return fmt::format("row_linear of {}: bf16 is allowed on CUDA", Name(op.x.layout.dtype));
   if (depth % 8 != 0 || depth > limit)

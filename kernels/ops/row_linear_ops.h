@@ -25,6 +25,9 @@ enum class RowFinish { kNone, kGelu, kSwiglu, kRotate };
 // multiple of D. `sum` is neither x nor residual.
 // Constant  No op of a step writes norm_weight, norm_bias, weight or bias: a backend may read them
 //           before the op ahead of this one has ended. The planner says so (schedule/constants.h).
+// In order  in_order: on CUDA with the bits of what it joins, a NormOp and a MatmulOp `in_order`:
+//           those that a row has among many. With a norm, K at most 4096, kNone or kGelu, N a
+//           multiple of 8. CPUs take it as any other.
 // CUDA      takes bf16, K a multiple of 8 and at most 16384, 8192 with a norm; operands begin at
 //           multiples of 16 bytes.
 struct RowLinearAttrs {
@@ -33,6 +36,7 @@ struct RowLinearAttrs {
   float eps = 1e-5f;
   int64_t turned = 0;
   bool constant = false;
+  bool in_order = false;
   bool operator==(const RowLinearAttrs&) const = default;
 };
 template <class V>
@@ -60,6 +64,7 @@ struct RowLinearOp : RowLinearAttrs {
   }
 };
 
-inline constexpr int64_t kMostRowDepth = 16384, kMostRowNorm = 8192;  // on CUDA
+// On CUDA.
+inline constexpr int64_t kMostRowDepth = 16384, kMostRowNorm = 8192, kMostRowNormInOrder = 4096;
 
 }  // namespace millrace

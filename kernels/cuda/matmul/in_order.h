@@ -2,7 +2,7 @@
 // sixteens, a step of the tensor cores each, with nothing else between; so a row has the same bits
 // wherever it lies and however many there are. Two kernels have that order: of few rows one whose
 // blocks read some lines of the weight each (in_order_rows.cu), of many the grouped product of
-// experts, of one expert (moe/grouped_wgmma.cuh).
+// experts, of one expert (moe/grouped_wgmma.cuh). So has RowLinearOp's of one (one_row.h).
 #pragma once
 
 #include "kernels/cuda/launch.h"

@@ -1,8 +1,10 @@
 #include "kernels/cuda/matmul/row_linear.h"
 
+#include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/matmul/one_row.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cost.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -12,10 +14,9 @@ using namespace cuda;
 
 // What the kernel reads in packs.
 void CheckPacks(const RowLinearOp<TensorView>& op) {
-  const Shape depth{op.x.layout, true};
   RowLinearOp<Shape> shape;
   static_cast<RowLinearAttrs&>(shape) = op;
-  shape.x = depth;
+  shape.x = {op.x.layout, true}, shape.weight = {op.weight.layout, true};
   const std::string why = WhyUnsupported(shape, Backend::kCuda);
   MR_CHECK(why.empty(), "{}", why);
   for (const TensorView* view :
@@ -24,6 +25,15 @@ void CheckPacks(const RowLinearOp<TensorView>& op) {
                         reinterpret_cast<uintptr_t>(view->data) % 16 == 0),
              "row_linear: {} at {}; dense bf16 at a multiple of 16 bytes is expected",
              ToString(view->layout), static_cast<const void*>(view->data));
+}
+
+void LaunchInOrder(const OneRowArgs& args, Stream& stream) {
+  const cudaDeviceProp& device = AsCuda(stream).device().properties();
+  MR_REQUIRE(ErrorCode::kDevice, HasInOrder(device.major, device.minor),
+             "{} has no rows in order, which inference.exact=true takes; GPUs of compute "
+             "capability 9.0 have, by a program built for sm_90a, or inference.exact=false",
+             device.name);
+  LaunchInOrderRow(args, LaunchOn(stream));
 }
 
 }  // namespace
@@ -43,6 +53,9 @@ void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
   MR_CHECK(op.out.dtype() == DType::kBF16 ||
                (op.out.dtype() == DType::kF32 && op.finish == RowFinish::kNone),
            "row_linear: out is {}", ToString(op.out.layout));
+  MR_CHECK(!op.in_order || reinterpret_cast<uintptr_t>(op.out.data) % 16 == 0,
+           "row_linear in order: out at {}; a multiple of 16 bytes is expected",
+           static_cast<const void*>(op.out.data));
   OneRowArgs args;
   args.x = RowsOf(op.x, "x");
   args.residual = RowsOf(op.residual, 1, depth, "residual");
@@ -71,7 +84,11 @@ void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
   args.norm = op.norm;
   args.finish = op.finish;
   args.constant = op.constant;
-  if (columns > 0 && depth > 0) LaunchOneRow(args, LaunchOn(stream));
+  if (columns == 0 || depth == 0) return;
+  if (op.in_order)
+    LaunchInOrder(args, stream);
+  else
+    LaunchOneRow(args, LaunchOn(stream));
 }
 
 }  // namespace millrace

@@ -28,9 +28,11 @@ struct Group {
   int thread;  // in the group
   int threads;
 
-  __device__ explicit Group(int row_warps)
+  __device__ explicit Group(int row_warps) : Group(row_warps, static_cast<int>(blockDim.x)) {}
+  // Of the block's first `of_threads` threads.
+  __device__ Group(int row_warps, int of_threads)
       : index(static_cast<int>(threadIdx.x) / (row_warps * kWarp)),
-        count(static_cast<int>(blockDim.x) / (row_warps * kWarp)),
+        count(of_threads / (row_warps * kWarp)),
         warps(row_warps),
         thread(static_cast<int>(threadIdx.x) % (row_warps * kWarp)),
         threads(row_warps * kWarp) {}
@@ -50,9 +52,9 @@ struct Group {
 
 // v[n] = its sum over the group, the same bits in all its threads: lanes as WarpSum, then warps in
 // order. Every thread of the group calls it, with turn = 0, 1, 0, 1, ...: a turn's values have been
-// read by all when the next turn's barrier opens.
-template <int N>
-__device__ __forceinline__ void GroupSum(double (&v)[N], const Group& group, int turn) {
+// read by all when the next turn's barrier opens. G: Group, or one that waits in another way.
+template <int N, class G>
+__device__ __forceinline__ void GroupSum(double (&v)[N], const G& group, int turn) {
 #pragma unroll
   for (int n = 0; n < N; ++n) v[n] = WarpSum(v[n]);
   if (group.warps == 1) return;

@@ -28,6 +28,14 @@ __device__ __forceinline__ uint64_t TileDescriptor(uint32_t shared) {
   return kSwizzle128 | kBetweenEights / 16 << 32 | kBetweenBoxes / 16 << 16 |
          (shared & 0x3ffff) / 16;
 }
+// Of a b of eight columns, the first of which lies dense at a multiple of 16 bytes. The others are
+// what lies 16 bytes further on each, the last up to 112 bytes behind the first: their sums are
+// nobody's. Steps are those of Lines::kDepth, and a box of the depth is 128 bytes.
+__device__ __forceinline__ uint64_t LineDescriptor(uint32_t shared) {
+  // Not swizzled: eights of the depth by eight columns of 16 bytes each; two eights are a step.
+  constexpr uint64_t kBetweenColumnEights = 16, kBetweenDepthEights = 16;
+  return kBetweenColumnEights / 16 << 32 | kBetweenDepthEights / 16 << 16 | (shared & 0x3ffff) / 16;
+}
 // From a depth to one 16 further on.
 template <Lines L>
 inline constexpr uint64_t kDepthStep = (L == Lines::kDepth ? 32 : 16 * 128) / 16;

@@ -42,6 +42,10 @@ class RowLinears {
       ProgramOp joined = ops[i];
       std::string with;
       const View sum = TakeNorm(&*row, &with);
+      if (row->in_order && row->norm == RowNorm::kNone) {
+        done_.push_back(std::move(ops[i++]));
+        continue;
+      }
       const bool follows = ++i < ops.size() && TakeFinish(ops[i].op, *product, &*row);
       if (follows) with += (with.empty() ? "" : " and ") + ops[i++].label;
       if (!with.empty())
@@ -64,17 +68,17 @@ class RowLinears {
     const View weight = Transposed(op.b);
     if (op.a.layout.dims[0] != 1 || !IsDense(op.a) || !IsDense(weight) || !IsDense(op.out) ||
         (op.bias && !IsDense(op.bias)) || op.rounds_once() || op.scaling != Scaling::kNone ||
-        op.like_rows > 0 || op.in_order || op.pre || op.magnitude ||
-        op.epilogue == Epilogue::kGeluGrad)
+        op.like_rows > 0 || op.pre || op.magnitude || op.epilogue == Epilogue::kGeluGrad)
       return std::nullopt;
     RowLinearOp<View> row;
+    row.in_order = op.in_order;
     row.x = op.a;
     row.weight = weight;
     row.bias = op.bias;
     row.out = op.out;
     if (op.epilogue == Epilogue::kGelu || op.epilogue == Epilogue::kBiasGelu)
       row.finish = RowFinish::kGelu;
-    return Fits(row) ? std::optional(row) : std::nullopt;
+    return row.in_order || Fits(row) ? std::optional(row) : std::nullopt;
   }
 
   static bool Fits(const RowLinearOp<View>& row) {
@@ -128,7 +132,7 @@ class RowLinears {
     if (const auto* activation = std::get_if<ActivationOp<View>>(&op)) {
       if (activation->kind != ActivationKind::kSwiglu || activation->magnitude ||
           !IsSame(activation->x, product.out) || !BetweenTwo(product.out) ||
-          !IsDense(activation->out))
+          !IsDense(activation->out) || row->in_order)
         return false;
       row->finish = RowFinish::kSwiglu;
       row->out = activation->out;
@@ -137,7 +141,7 @@ class RowLinears {
     if (const auto* turn = std::get_if<RopeRowsOp<View>>(&op)) {
       const int64_t columns = product.out.layout.dims[1], depth = turn->x.layout.dims[2];
       if (!IsSame(turn->x, product.out) || turn->x.layout.strides[1] != depth ||
-          columns % depth != 0)
+          columns % depth != 0 || row->in_order)
         return false;
       row->finish = RowFinish::kRotate;
       row->turned = turn->x.layout.dims[1];

@@ -56,7 +56,8 @@ void KeepRangeContract(const Subject& subject);
 void MambaConvRowsContract(const Subject& subject);
 void SsdScanRowsContract(const Subject& subject);
 void ActivationContract(const Subject& subject);
-void RowLinearContract(const Subject& subject);
+// in_order: of ops that are, as GPUs that have them take them.
+void RowLinearContract(const Subject& subject, bool in_order = false);
 void RouteContract(const Subject& subject);
 void RouteGradContract(const Subject& subject);
 void RouterBalanceContract(const Subject& subject);

@@ -11,15 +11,17 @@ namespace {
 // Half a unit in the last place of what is stored in between, relative.
 double RoundingOf(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 : kU; }
 
-RowLinearOp<TensorView> PickOp(const Subject& subject, Random& random, Memory& memory) {
+RowLinearOp<TensorView> PickOp(const Subject& subject, bool in_order, Random& random,
+                               Memory& memory) {
   const bool cuda = subject.backend == Backend::kCuda;
   const DType dtype = cuda ? DType::kBF16 : PickFloat(random);
   // One pack, a warp's and one more, several passes of it; more units than a block has warps.
   constexpr int64_t kDepths[] = {8, 24, 256, 264, 768, 2312};
   const int64_t depth = cuda ? kDepths[Pick(random, 0, 5)] : PickSize(random);
   RowLinearOp<TensorView> op{};
-  op.norm = static_cast<RowNorm>(Pick(random, 0, 2));
-  op.finish = static_cast<RowFinish>(Pick(random, 0, 3));
+  op.norm = static_cast<RowNorm>(Pick(random, in_order ? 1 : 0, 2));
+  op.finish = static_cast<RowFinish>(Pick(random, 0, in_order ? 1 : 3));
+  op.in_order = in_order;
   op.eps = Flip(random) ? 1e-5f : 1e-2f;
   op.constant = Flip(random);
   op.x = memory.NewRandom(random, dtype, {1, depth}, Strides::kDense, 3);
@@ -29,7 +31,7 @@ RowLinearOp<TensorView> PickOp(const Subject& subject, Random& random, Memory& m
   }
   if (op.norm != RowNorm::kNone) op.norm_weight = memory.NewRandom(random, dtype, {depth});
   if (op.norm == RowNorm::kLayer) op.norm_bias = memory.NewRandom(random, dtype, {depth});
-  int64_t columns = PickSize(random);
+  int64_t columns = PickSize(random) * (in_order ? 8 : 1);
   if (op.finish == RowFinish::kSwiglu) columns *= 2;
   if (op.finish == RowFinish::kRotate) {
     const int64_t half = Pick(random, 1, 9), heads = Pick(random, 1, 5), length = 6;
@@ -92,8 +94,11 @@ Reference ProductOf(const RowLinearOp<TensorView>& op) {
       sum.Add(of.value * weight);
       of_y += of.bound * std::abs(weight);
     }
-    const double value = sum.value + (op.bias ? Get(op.bias, n) : 0),
-                 bound = sum.bound() + of_y + kU * std::abs(value);
+    // In order tensor cores cut off the sum of each sixteen terms.
+    const double steps = static_cast<double>(op.weight.dim(1)) / 16 + 2,
+                 rounded = op.in_order ? steps * 4 * kU * sum.magnitude : sum.bound(),
+                 value = sum.value + (op.bias ? Get(op.bias, n) : 0),
+                 bound = rounded + of_y + kU * std::abs(value);
     p.push_back({value, bound + RoundingOf(op.x.dtype()) * (std::abs(value) + bound)});
   }
   return p;
@@ -145,11 +150,11 @@ Reference OutOf(const RowLinearOp<TensorView>& op) {
 
 }  // namespace
 
-void RowLinearContract(const Subject& subject) {
+void RowLinearContract(const Subject& subject, bool in_order) {
   Random random(45);
   for (int repeat = 0; repeat < 120; ++repeat) {
     Memory memory;
-    const RowLinearOp<TensorView> op = PickOp(subject, random, memory);
+    const RowLinearOp<TensorView> op = PickOp(subject, in_order, random, memory);
     INFO("K " << op.x.dim(1) << ", N " << op.weight.dim(0) << ", norm " << static_cast<int>(op.norm)
               << ", finish " << static_cast<int>(op.finish));
     Run(subject, memory, subject.table.row_linear, op);

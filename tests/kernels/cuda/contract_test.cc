@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/matmul/in_order.h"
 #include "runtime/base/cuda/cuda_device.h"
 
 namespace millrace::test {
@@ -38,6 +39,11 @@ TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Gpu().subject
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
 TEST_CASE("row_linear") { RowLinearContract(Gpu().subject); }
+TEST_CASE("row_linear in order") {
+  Gpu gpu;
+  const cudaDeviceProp& properties = gpu.device.properties();
+  if (cuda::HasInOrder(properties.major, properties.minor)) RowLinearContract(gpu.subject, true);
+}
 TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }
 TEST_CASE("matmul multiplies by the derivative of GELU") { MatmulGeluGradContract(Gpu().subject); }

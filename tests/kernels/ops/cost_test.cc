@@ -165,5 +165,30 @@ TEST_CASE("unsupported shapes are named with the value and the limit") {
   CHECK(WhyUnsupported(rope, Backend::kCpu).empty());
 }
 
+TEST_CASE("a row in order has a narrower norm, columns in eights, and fewer finishes") {
+  using Catch::Matchers::Contains;
+  const auto why = [](int64_t depth, int64_t columns, RowNorm norm, RowFinish finish,
+                      bool in_order = true, Backend backend = Backend::kCuda) {
+    RowLinearOp<Shape> op;
+    op.in_order = in_order, op.norm = norm, op.finish = finish;
+    op.x = Of(DType::kBF16, {1, depth});
+    op.weight = Of(DType::kBF16, {columns, depth});
+    return WhyUnsupported(op, backend);
+  };
+  CHECK(why(4096, 8, RowNorm::kRms, RowFinish::kGelu).empty());
+  CHECK_THAT(why(4104, 8, RowNorm::kLayer, RowFinish::kNone), Contains("4104") && Contains("4096"));
+  CHECK(why(4104, 8, RowNorm::kLayer, RowFinish::kNone, false).empty());
+  CHECK_THAT(why(12, 8, RowNorm::kRms, RowFinish::kNone), Contains("multiples of 8"));
+  CHECK_THAT(why(64, 12, RowNorm::kRms, RowFinish::kNone), Contains("12 columns"));
+  CHECK(why(64, 12, RowNorm::kRms, RowFinish::kNone, false).empty());
+  CHECK_THAT(why(64, 8, RowNorm::kNone, RowFinish::kNone), Contains("with a norm"));
+  CHECK(why(64, 8, RowNorm::kNone, RowFinish::kNone, false).empty());
+  for (const RowFinish finish : {RowFinish::kSwiglu, RowFinish::kRotate}) {
+    CHECK_THAT(why(64, 8, RowNorm::kRms, finish), Contains("no SwiGLU or rotation"));
+    CHECK(why(64, 8, RowNorm::kRms, finish, false).empty());
+    CHECK(why(64, 8, RowNorm::kRms, finish, true, Backend::kCpu).empty());
+  }
+}
+
 }  // namespace
 }  // namespace millrace

@@ -43,7 +43,7 @@ struct Counts {
   bool operator==(const Counts&) const = default;
 };
 
-// Of ops in order, and of row_linears, which are not.
+// Of ops in order, and of row_linears, which in order are those with a norm.
 Counts CountsOf(const StepPlan& plan) {
   Counts counts;
   for (const Body& body : plan.bodies)
@@ -55,7 +55,10 @@ Counts CountsOf(const StepPlan& plan) {
       if (const auto* cached = std::get_if<CachedAttentionOp<View>>(&op.op))
         counts.cached += cached->in_order;
       if (const auto* draw = std::get_if<SampleOp<View>>(&op.op)) counts.draws += draw->in_order;
-      counts.rows += std::holds_alternative<RowLinearOp<View>>(op.op);
+      if (const auto* row = std::get_if<RowLinearOp<View>>(&op.op)) {
+        ++counts.rows;
+        counts.products += row->in_order;
+      }
     }
   return counts;
 }
@@ -81,6 +84,7 @@ int HashesOfOneChanged(const StepPlan& plan) {
     ++changed;
   };
   look.template operator()<MatmulOp>();
+  look.template operator()<RowLinearOp>();
   look.template operator()<AttentionOp>();
   look.template operator()<CachedAttentionOp>();
   look.template operator()<SampleOp>();
@@ -94,7 +98,8 @@ TEST_CASE("on GPUs inference.exact puts the forward of each plan in order", "[pl
     for (const char* name : {"train", "eval", "score"})
       CHECK(CountsOf(exact.plans.Of(name)) == Counts{.products = 9, .attention = 2});
     for (const std::string& name : {PrefillPlan(16), DecodePlan(1), DecodePlan(4)})
-      CHECK(CountsOf(exact.plans.Of(name)) == Counts{.products = 9, .cached = 2, .draws = 1});
+      CHECK(CountsOf(exact.plans.Of(name)) ==
+            Counts{.products = 9, .cached = 2, .draws = 1, .rows = name == DecodePlan(1) ? 5 : 0});
     // It is seen in each plan, by each op alone, and none of it is there without.
     for (const StepPlan& plan : exact.plans.plans)
       CHECK(PlanHash(plan) != PlanHash(fast.plans.Of(plan.name)));

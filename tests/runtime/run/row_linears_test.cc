@@ -29,6 +29,13 @@ AssembledRun Plans(const Sets& model, Backend backend, int world = 1) {
 }
 const Sets kLlama = {"model.family=llama", "model.kv_heads=2", "model.ffn=96"};
 const Sets kGpt2 = {"model.family=gpt2"};
+// Of products in order.
+const Sets kExact = {"inference.exact=true", "model.d_model=128", "model.heads=2"};
+Sets Exact(Sets model) {
+  model.insert(model.end(), kExact.begin(), kExact.end());
+  return model;
+}
+const Sets kExactLlama = Exact({"model.family=llama", "model.kv_heads=1", "model.ffn=96"});
 
 const std::vector<PlanOp>& StepOf(const StepPlan& plan) { return plan.body(plan.schedule[0]).ops; }
 std::vector<std::string> NamesOf(const StepPlan& plan) {
@@ -81,7 +88,7 @@ TEST_CASE("one row of a Llama is five kernels a layer", "[plan][infer]") {
 
 TEST_CASE("each norm adds the last branch to the stream that the norm before has left",
           "[plan][infer]") {
-  for (const Sets& model : {kLlama, kGpt2}) {
+  for (const Sets& model : {kLlama, kGpt2, Exact(kGpt2)}) {
     const AssembledRun run = Plans(model, Backend::kCuda);
     const StepPlan& plan = run.plans.Of(DecodePlan(1));
     View stream = std::get<EmbedRowsOp<View>>(StepOf(plan)[0].op).out, branch;
@@ -121,6 +128,60 @@ TEST_CASE("one row of a GPT-2 has its biases and GELUs", "[plan][infer]") {
   }
 }
 
+TEST_CASE("one row in order has its norms, biases and GELUs", "[plan][infer]") {
+  const AssembledRun run = Plans(Exact(kGpt2), Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  const std::vector<std::string> layer = {"row_linear", "cached_attention", "matmul", "row_linear",
+                                          "matmul"};
+  std::vector<std::string> expected = {"embed_rows"};
+  for (int l = 0; l < 2; ++l) expected.insert(expected.end(), layer.begin(), layer.end());
+  // What is drawn from are the product's own logits, and the widened ones are an output.
+  expected.insert(expected.end(), {"row_linear", "cast", "sample"});
+  CHECK(NamesOf(plan) == expected);
+  const std::vector<Row> rows = RowsOf(plan);
+  REQUIRE(rows.size() == 5);
+  for (size_t i = 0; i < 5; ++i) {
+    INFO("product " << i);
+    CHECK(rows[i].in_order);
+    CHECK(rows[i].constant);
+    CHECK(rows[i].finish == (i % 2 == 1 ? RowFinish::kGelu : RowFinish::kNone));
+    CHECK(rows[i].norm == RowNorm::kLayer);
+    CHECK(static_cast<bool>(rows[i].bias) == (i < 4));
+    CHECK(rows[i].out.layout.dtype == DType::kBF16);
+  }
+  for (const Row& row : RowsOf(Plans(kGpt2, Backend::kCuda).plans.Of(DecodePlan(1))))
+    CHECK(!row.in_order);
+  const AssembledRun cpu = Plans(Exact(kGpt2), Backend::kCpu);
+  for (const StepPlan& of : cpu.plans.plans) CHECK(RowsOf(of).empty());
+}
+
+TEST_CASE("rotations and SwiGLUs of one row in order are ops of their own", "[plan][infer]") {
+  const AssembledRun run = Plans(kExactLlama, Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  const std::vector<std::string> layer = {"row_linear", "rope_rows",  "cached_attention",
+                                          "matmul",     "row_linear", "activation",
+                                          "matmul"};
+  std::vector<std::string> expected = {"embed_rows"};
+  for (int l = 0; l < 2; ++l) expected.insert(expected.end(), layer.begin(), layer.end());
+  expected.insert(expected.end(), {"row_linear", "cast", "sample"});
+  CHECK(NamesOf(plan) == expected);
+  for (const Row& row : RowsOf(plan)) {
+    CHECK(row.in_order);
+    CHECK(row.finish == RowFinish::kNone);
+    CHECK(row.norm == RowNorm::kRms);
+  }
+}
+
+TEST_CASE("a norm in order that is too wide for a block stays an op", "[plan][infer]") {
+  Sets sets = Exact({"model.family=llama", "model.kv_heads=1", "model.ffn=96"});
+  sets.insert(sets.end(), {"model.d_model=4224", "model.heads=66"});
+  const AssembledRun run = Plans(sets, Backend::kCuda);
+  const StepPlan& plan = run.plans.Of(DecodePlan(1));
+  const std::vector<std::string> names = NamesOf(plan);
+  CHECK(std::count(names.begin(), names.end(), "norm") == 5);
+  CHECK(RowsOf(plan).empty());
+}
+
 TEST_CASE("several rows and CPUs have ops of their own", "[plan][infer]") {
   for (const Sets& model : {kLlama, kGpt2}) {
     const AssembledRun gpu = Plans(model, Backend::kCuda), cpu = Plans(model, Backend::kCpu);
@@ -149,7 +210,7 @@ TEST_CASE("fp32 norms stay ops of their own", "[plan][infer]") {
 }
 
 TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
-  const AssembledRun run = Plans(kLlama, Backend::kCuda);
+  const AssembledRun run = Plans(GENERATE(kLlama, kExactLlama), Backend::kCuda);
   const StepPlan& plan = run.plans.Of(DecodePlan(1));
   REQUIRE(FindViolations(plan, run.layout.mesh, 1).empty());
   const Row row = RowsOf(plan)[0];
