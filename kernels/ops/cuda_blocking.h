@@ -79,8 +79,8 @@ struct EmbedGradScratch {
   constexpr int passes() const { return (bits() + kMaxDigitBits - 1) / kMaxDigitBits; }
   constexpr int digit_bits() const { return (bits() + passes() - 1) / passes(); }
   constexpr int64_t digits() const { return int64_t{1} << digit_bits(); }
-  // Rows per block of the sort, a multiple of 2048: one block sorts few rows in one launch; beyond
-  // 64 blocks the tiles grow, since every block looks at the counts of all.
+  // Rows per block of the sort, a multiple of 2048. The keys of few rows are ranked in one launch
+  // and are one tile; beyond 64 blocks tiles grow, since every block looks at the counts of all.
   constexpr int64_t sort_tile() const {
     return rows <= 4096 ? 4096 : std::max<int64_t>(1, CeilDiv(rows, 64 * 2048)) * 2048;
   }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/embed/embed_grad.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cuda/embed/embed_grad_launch.h"
@@ -19,6 +20,7 @@ TableGradArgs SortedTable(const EmbedGradOp<TensorView>& op, const TokenRows& to
   const auto piece = [&](int64_t offset) { return reinterpret_cast<int32_t*>(scratch + offset); };
   TokenSortArgs sort;
   sort.tokens = tokens;
+  sort.length = Divisor(std::max<int64_t>(1, tokens.length));
   sort.first = static_cast<int>(op.row_begin.value());
   sort.rows = static_cast<int>(layout.rows);
   sort.tile = static_cast<int>(layout.sort_tile());

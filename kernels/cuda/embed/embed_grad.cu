@@ -10,6 +10,7 @@ namespace millrace::cuda {
 namespace {
 
 constexpr int kMaxTile = static_cast<int>(EmbedGradScratch::kMaxSumTile);
+constexpr int kFewTile = static_cast<int>(EmbedGradScratch{1, 1, 1}.sum_tile());  // of few rows
 constexpr int kMaxThreads = 256;  // a thread is one pack of columns; wider rows take several blocks
 constexpr int kUnroll = 8;        // rows that are in flight
 constexpr int kFromLeft = 0, kToRight = 1;  // the two partial sums of a tile
@@ -72,6 +73,73 @@ __device__ __forceinline__ void SumTile(const EmbedGradArgs& a, int number) {
         StoreOrAdd<Mix>(d_table, token * d_table.stride + c, left, sum, a.table.accumulate);
       sum = {};
       run = i + 1;
+    }
+  }
+}
+
+// The same where rows are few and of whole packs, each tile by kShares blocks: one sums the runs
+// that begin in its share of the tile's rows, to their ends. T: of d_table. What a batch of rows
+// adds to is loaded together with them: the threads wait for memory once, not for each run.
+constexpr int kShares = kFewTile / kUnroll;
+static_assert(kFewTile % kUnroll == 0 && kFewTile + 2 <= kWarp);
+
+template <Elements E, Elements T>
+__device__ __forceinline__ void SumShare(const EmbedGradArgs& a, int number, int share) {
+  __shared__ int32_t key[kFewTile + 2];  // as SumTile's
+  __shared__ int32_t row[kFewTile];
+  const int begin = number * kFewTile, n = min(kFewTile, a.rows - begin);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  const int at = begin + thread - 1;
+  int32_t own_key = -1, own_row = 0;
+  if (thread < n + 2 && at >= 0 && at < a.rows) own_key = a.table.keys[at];
+  if (thread < n) own_row = a.table.order[begin + thread];
+  if (thread < n + 2) key[thread] = own_key;
+  if (thread < n) row[thread] = own_row;
+  __syncthreads();
+  // Bit i: a run begins with row i.
+  const unsigned begins =
+      __ballot_sync(0xffffffffu, lane < n && (lane == 0 || key[lane] != key[lane + 1]));
+  const auto next_run = [&](int i) {
+    const unsigned later = begins >> i << i;
+    return later != 0 ? __ffs(static_cast<int>(later)) - 1 : n;
+  };
+  const int from = next_run(share * kUnroll), to = next_run((share + 1) * kUnroll);
+  const int c = Column();
+  if (c >= a.columns) return;
+
+  Rows d_out = a.d_out, d_table = a.table.d_table;
+  d_out.wide = d_table.wide = true;
+  const int32_t before = key[0], after = key[n + 1];
+  Floats sum = {};
+  for (int first = from; first < to; first += kUnroll) {
+    Raw<E> raw[kUnroll];
+    Raw<T> old[kUnroll];
+    const auto ends = [&](int i) { return i + 1 == n || (begins >> (i + 1) & 1u) != 0; };
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int i = first + u;
+      if (i >= to) break;
+      raw[u] = LoadRaw<E>(d_out, row[i] * d_out.stride + c, kPack);
+      const int32_t token = key[i + 1];
+      if (a.table.accumulate && ends(i) && token != before && token != after)
+        old[u] = LoadRaw<T>(d_table, token * d_table.stride + c, kPack);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int i = first + u;
+      if (i >= to) break;
+      AddTo(sum, ToFloats<E>(d_out, raw[u]));
+      if (!ends(i)) continue;
+      const int32_t token = key[i + 1];
+      if (token == before || token == after) {
+        Rows partial = PartialOf(a, number, token == before ? kFromLeft : kToRight);
+        partial.wide = true;
+        Store<Elements::kF32>(partial, c, kPack, sum);
+      } else {
+        if (a.table.accumulate) AddTo(sum, ToFloats<T>(d_table, old[u]));
+        Store<T>(d_table, token * d_table.stride + c, kPack, sum);
+      }
+      sum = {};
     }
   }
 }
@@ -161,6 +229,14 @@ __device__ __forceinline__ void SumPosition(const EmbedGradArgs& a, int64_t posi
   StoreOrAdd<Mix>(p.d_positions, position * p.d_positions.stride + c, left, sum, p.accumulate);
 }
 
+template <Elements E, Elements Mix>
+__device__ __forceinline__ void SumAnyPosition(const EmbedGradArgs& a, int position) {
+  if (a.positions.documents != nullptr)
+    SumDocuments<E, Mix>(a, position);
+  else
+    SumPosition<E, Mix>(a, position);
+}
+
 // Blocks x: the tiles of sorted rows, then the positions.
 template <Elements E, Elements Mix>
 __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a) {
@@ -168,10 +244,21 @@ __global__ void __launch_bounds__(kMaxThreads) SumsKernel(const EmbedGradArgs a)
   const int x = static_cast<int>(blockIdx.x);
   if (x < a.table.tiles)
     SumTile<E, Mix>(a, x);
-  else if (a.positions.documents != nullptr)
-    SumDocuments<E, Mix>(a, x - a.table.tiles);
   else
-    SumPosition<E, Mix>(a, x - a.table.tiles);
+    SumAnyPosition<E, Mix>(a, x - a.table.tiles);
+}
+
+// Blocks x: the shares of the tiles, then the positions.
+template <Elements E, Elements Mix>
+__global__ void __launch_bounds__(kMaxThreads) FewSumsKernel(const EmbedGradArgs a) {
+  BeginKernel();
+  const int x = static_cast<int>(blockIdx.x), number = x / kShares;
+  if (number >= a.table.tiles)
+    SumAnyPosition<E, Mix>(a, x - a.table.tiles * kShares);
+  else if (AreShort<Mix>(a.table.d_table))
+    SumShare<E, kShortOf<Mix>>(a, number, x % kShares);
+  else
+    SumShare<E, Elements::kF32>(a, number, x % kShares);
 }
 
 // Block x: the token whose rows begin in tile x and go on to the right, if
@@ -248,10 +335,14 @@ void LaunchAll(const EmbedGradArgs& args, const Launch& launch) {
   const bool table = args.table.d_table.data != nullptr;
   const int64_t positions =
       args.positions.d_positions.data != nullptr ? args.positions.positions : 0;
-  const dim3 grid(static_cast<unsigned>(args.table.tiles + positions), columns.blocks);
+  const bool few = args.table.tile == kFewTile && args.columns % kPack == 0 && args.d_out.wide &&
+                   args.table.d_table.wide;
+  const int64_t table_blocks = int64_t{args.table.tiles} * (few ? kShares : 1);
+  const dim3 grid(static_cast<unsigned>(table_blocks + positions), columns.blocks);
   if (grid.x > 0) {
     const auto run = [&]<Elements E>() {
-      LaunchKernel(launch, grid, columns.threads, 0, SumsKernel<E, Mix>, args);
+      LaunchKernel(launch, grid, columns.threads, 0,
+                   few ? FewSumsKernel<E, Mix> : SumsKernel<E, Mix>, args);
     };
     args.d_out.bf16 || args.d_out.f16 ? run.template operator()<kShortOf<Mix>>()
                                       : run.template operator()<Elements::kF32>();

@@ -1,6 +1,7 @@
 // The border between embed_grad.cc and the .cu files of the sort and of the sums.
 #pragma once
 
+#include "kernels/cuda/divide.h"
 #include "kernels/cuda/views.h"
 
 namespace millrace::cuda {
@@ -9,12 +10,13 @@ namespace millrace::cuda {
 // equal tokens in row order.
 struct TokenSortArgs {
   TokenRows tokens;
+  Divisor length;                      // T
   int first = 0;                       // row of the tokens, b*T + t, that row 0 is
-  int rows = 0, tile = 0, blocks = 0;  // of `tile` rows; one block, or counts are wanted
+  int rows = 0, tile = 0, blocks = 0;  // of `tile` rows; of one block, keys are ranked
   int passes = 0, digit_bits = 0;
   int32_t* keys[2] = {};      // [rows]; the result is in keys[(passes - 1) % 2]
   int32_t* order[2] = {};     // [rows]; as keys
-  int32_t* counts = nullptr;  // [blocks, 2^digit_bits]
+  int32_t* counts = nullptr;  // [blocks, 2^digit_bits]; of several blocks
 };
 void LaunchTokenSort(const TokenSortArgs& args, const Launch& launch);
 

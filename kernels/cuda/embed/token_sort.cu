@@ -6,14 +6,105 @@
 namespace millrace::cuda {
 namespace {
 
-// A block sorts a tile of rows by one digit. Its warps take consecutive stretches of them, a
-// stretch 32 rows at a time: "earlier in the tile" is "lower warp, earlier round, lower lane". A
-// thread is a digit in between.
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Where the half of the tokens that is in use begins.
+__device__ __forceinline__ int64_t ParityOf(const TokenSortArgs& a) {
+  return a.tokens.scalars->token_parity * a.tokens.parity_stride;
+}
+__device__ __forceinline__ int32_t TokenOf(const TokenSortArgs& a, int64_t parity, int row) {
+  const auto r = static_cast<uint32_t>(a.first + row);
+  const uint32_t b = a.length.Quotient(r), t = r - b * a.length.divisor;
+  return a.tokens.data[parity + b * a.tokens.batch_stride + t * a.tokens.length_stride];
+}
+// A row without a token adds to token 0, which embed reads for it.
+__device__ __forceinline__ int32_t KeyOf(int32_t token) { return max(token, 0); }
+
+// Few rows: a row goes to its rank, the number of keys that are smaller, or equal and ahead of it.
+// A block has all keys in shared memory; a warp ranks two rows. 1024 rows make 32 blocks, few
+// enough for AsksForSplit (launch.h).
+constexpr int kMaxRanked = static_cast<int>(EmbedGradScratch{1, 1, 1}.sort_tile());
+constexpr int kRankThreads = 512;
+constexpr int kRowsOfWarp = 2;
+constexpr int kRowsOfBlock = kRankThreads / kWarp * kRowsOfWarp;
+constexpr int kKeysOfThread = kMaxRanked / kRankThreads;  // that it loads, all in flight
+constexpr int kFour = 4;                                  // keys that a lane reads at once
+constexpr uint32_t kNoKey = 0x7fffffff;                   // no key is above it
+static_assert(kMaxRanked % kRankThreads == 0 && kFour % kRowsOfWarp == 0);
+
+// keys[row] of all rows, and kNoKey up to whole fours.
+__device__ __forceinline__ void LoadKeys(const TokenSortArgs& a, uint32_t (&keys)[kMaxRanked]) {
+  const int64_t parity = ParityOf(a);
+  const int thread = static_cast<int>(threadIdx.x), all = (a.rows + kFour - 1) / kFour * kFour;
+  int32_t token[kKeysOfThread];
+#pragma unroll
+  for (int u = 0; u < kKeysOfThread; ++u) {
+    if (u * kRankThreads >= a.rows) break;  // the block jumps over what is not there
+    const int row = u * kRankThreads + thread;
+    if (row < a.rows) token[u] = TokenOf(a, parity, row);
+  }
+#pragma unroll
+  for (int u = 0; u < kKeysOfThread; ++u) {
+    if (u * kRankThreads >= a.rows) break;
+    const int row = u * kRankThreads + thread;
+    if (row < all) keys[row] = row < a.rows ? static_cast<uint32_t>(KeyOf(token[u])) : kNoKey;
+  }
+  __syncthreads();
+}
+
+// 1 if key < end, which are at most 2^31 apart.
+__device__ __forceinline__ int Below(uint32_t key, uint32_t end) {
+  return static_cast<int>((key - end) >> 31);
+}
+
+__global__ void __launch_bounds__(kRankThreads) RankKernel(const TokenSortArgs a) {
+  BeginKernel();
+  alignas(sizeof(uint4)) __shared__ uint32_t keys[kMaxRanked];
+  LoadKeys(a, keys);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int first = static_cast<int>(blockIdx.x) * kRowsOfBlock + warp * kRowsOfWarp;
+  if (first >= a.rows) return;
+  const int own_four = first / kFour, fours = (a.rows + kFour - 1) / kFour;
+
+  uint32_t own[kRowsOfWarp];
+  int ahead[kRowsOfWarp];  // keys that this lane has found to be ahead of the row's
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    own[r] = keys[first + r];
+    // Equal ones of the row's own four; of all fours those that are smaller are counted below.
+    ahead[r] = lane < (first + r) % kFour && keys[own_four * kFour + lane] == own[r] ? 1 : 0;
+  }
+#pragma unroll 4
+  for (int four = lane; four < fours; four += kWarp) {
+    const uint4 k = reinterpret_cast<const uint4*>(keys)[four];
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      // Of the fours before its own, equal ones as well.
+      const uint32_t end = own[r] + (four < own_four ? 1 : 0);
+      ahead[r] += Below(k.x, end) + Below(k.y, end) + Below(k.z, end) + Below(k.w, end);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) ahead[r] = __reduce_add_sync(kAllLanes, ahead[r]);
+  const int result = (a.passes - 1) % 2;
+  int32_t* const to_keys = result == 0 ? a.keys[0] : a.keys[1];
+  int32_t* const to_order = result == 0 ? a.order[0] : a.order[1];
+#pragma unroll
+  for (int r = 0; r < kRowsOfWarp; ++r) {
+    if (lane != r || first + r >= a.rows) continue;
+    to_keys[ahead[r]] = static_cast<int32_t>(own[r]);
+    to_order[ahead[r]] = first + r;
+  }
+}
+
+// More rows: a block sorts a tile of rows by one digit. Its warps take consecutive stretches of
+// them, a stretch 32 rows at a time: "earlier in the tile" is "lower warp, earlier round, lower
+// lane". A thread is a digit in between.
 constexpr int kThreads = 1 << EmbedGradScratch::kMaxDigitBits;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kBatch =
     4;  // rows that a thread loads before it uses the first; a tile is whole batches
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Pass {
   const TokenSortArgs& a;
@@ -24,10 +115,7 @@ struct Pass {
     return number % 2 == 0 ? two[0] : two[1];
   }
   __device__ int Key(int row) const {
-    if (number > 0) return Turn(a.keys, number - 1)[row];
-    const auto length = static_cast<uint32_t>(a.tokens.length),
-               r = static_cast<uint32_t>(a.first + row);
-    return max(TokenAt(a.tokens, r / length, r % length), 0);
+    return number > 0 ? Turn(a.keys, number - 1)[row] : KeyOf(TokenOf(a, ParityOf(a), row));
   }
   __device__ int Order(int row) const { return number > 0 ? Turn(a.order, number - 1)[row] : row; }
   __device__ int Digit(int key) const {
@@ -127,10 +215,7 @@ __device__ __forceinline__ void PlaceRows(const TokenSortArgs& a, Next& next,
             blocks = static_cast<int>(gridDim.x);
   // Rows with this thread's digit: of all blocks, and of the blocks before this one.
   int total = 0, before = 0;
-  if (blocks == 1) {
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += next[w][thread];
-  } else if (thread < 1 << a.digit_bits) {
+  if (thread < 1 << a.digit_bits) {
 #pragma unroll 8
     for (int b = 0; b < blocks; ++b) {
       const int count = a.counts[(b << a.digit_bits) + thread];
@@ -175,21 +260,17 @@ __device__ __forceinline__ void MoveRows(const Pass& pass, const InTile& tile, N
   }
 }
 
-// Moves each row to its place by the digits of passes [from, to); more than one only
-// if one block has all rows.
+// Moves each row to its place by the digit of a pass.
 __global__ void __launch_bounds__(kThreads)
-    ScatterDigitsKernel(const TokenSortArgs a, const int from, const int to) {
+    ScatterDigitsKernel(const TokenSortArgs a, const int number) {
   BeginKernel();
   __shared__ Next next;
   __shared__ int of_warp[kWarps];
   const InTile tile(a);
-  for (int number = from; number < to; ++number) {
-    const Pass pass{a, number};
-    CountRows(pass, tile, next);
-    PlaceRows(a, next, of_warp);
-    MoveRows(pass, tile, next);
-    __syncthreads();  // the next pass reads what others moved
-  }
+  const Pass pass{a, number};
+  CountRows(pass, tile, next);
+  PlaceRows(a, next, of_warp);
+  MoveRows(pass, tile, next);
 }
 
 }  // namespace
@@ -197,12 +278,13 @@ __global__ void __launch_bounds__(kThreads)
 void LaunchTokenSort(const TokenSortArgs& args, const Launch& launch) {
   if (args.blocks == 0) return;
   if (args.blocks == 1) {
-    LaunchKernel(launch, 1, kThreads, 0, ScatterDigitsKernel, args, 0, args.passes);
+    const auto blocks = static_cast<unsigned>(CeilDiv(args.rows, kRowsOfBlock));
+    LaunchKernel(launch, blocks, kRankThreads, 0, RankKernel, args);
     return;
   }
   for (int pass = 0; pass < args.passes; ++pass) {
     LaunchKernel(launch, args.blocks, kThreads, 0, CountDigitsKernel, args, pass);
-    LaunchKernel(launch, args.blocks, kThreads, 0, ScatterDigitsKernel, args, pass, pass + 1);
+    LaunchKernel(launch, args.blocks, kThreads, 0, ScatterDigitsKernel, args, pass);
   }
 }
 

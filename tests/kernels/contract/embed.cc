@@ -118,6 +118,73 @@ void EmbedContract(const Subject& subject) {
   }
 }
 
+namespace {
+
+constexpr int64_t kManyTokens = 5003;
+enum class Repeats { kNone, kFar, kMany, kAll };
+
+// Token of row i of `rows`, at most 5003: another one each; two rows each, far apart; three, one of
+// which is of the rows without a token, too; one.
+int64_t RepeatedToken(Repeats repeats, int64_t i, int64_t rows) {
+  switch (repeats) {
+    case Repeats::kNone:
+      return (i * 1709 + 13) % kManyTokens;
+    case Repeats::kFar:
+      return i % CeilDiv(rows, 2);
+    case Repeats::kMany:
+      return i * i % 5 - 1;
+    case Repeats::kAll:
+      return 3;
+  }
+  return 0;
+}
+
+// Values say which row it is, and no sum of them is rounded: a row that is lost, comes twice or
+// goes to another token is seen.
+void NumberedRows(const Subject& subject, Random& random, int64_t count, Repeats repeats,
+                  int64_t columns) {
+  Memory memory;
+  const bool many = repeats == Repeats::kNone || repeats == Repeats::kFar;
+  const int64_t vocab = many ? kManyTokens : 5, batch = 3, begin = 1,
+                length = CeilDiv(count + 2, batch);
+  StepScalars scalars = MakeScalars();
+  scalars.token_parity = Pick(random, 0, 1);
+  const TokenBuffer tokens = MakeTokens(memory, random, batch, length, vocab, scalars.token_parity);
+  EmbedGradOp<TensorView> op{};
+  op.tokens = tokens.first;
+  op.parity_stride = tokens.parity_stride;
+  op.scalars = memory.NewScalars(scalars);
+  op.row_begin = begin;
+  op.d_out = memory.New(PickFloat(random), {count, columns});
+  op.table_update = PickUpdate(random);
+  op.d_table = memory.New(PickFloat(random), {vocab, columns});
+  std::vector<double> sums(static_cast<size_t>(vocab * columns));
+  const auto sum = [&](int64_t v, int64_t c) -> double& {
+    return sums[static_cast<size_t>(v * columns + c)];
+  };
+  ForEach(op.d_table.layout, [&](const Index& i) {
+    const auto old = static_cast<double>((i[0] + i[1]) % 7);
+    Set(op.d_table, i, old);
+    if (op.table_update == Update::kAccumulate) sum(i[0], i[1]) = old;
+  });
+  for (int64_t r = 0; r < count; ++r) {
+    const int64_t at = begin + r, token = RepeatedToken(repeats, r, count);
+    Set(tokens.in_use, {at / length, at % length}, static_cast<double>(token));
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t value = c < 4 ? r >> (4 * c) & 15 : r * (2 * c + 1) % 13;
+      Set(op.d_out, {r, c}, static_cast<double>(value));
+      sum(std::max<int64_t>(token, 0), c) += static_cast<double>(value);
+    }
+  }
+  Reference reference;
+  for (const double value : sums) reference.push_back({value, 0});
+  Run(subject, memory, subject.table.embed_grad, op);
+  INFO(count << " rows, repeats " << static_cast<int>(repeats));
+  CheckNear(op.d_table, reference, "d_table of numbered rows");
+}
+
+}  // namespace
+
 void EmbedGradContract(const Subject& subject) {
   Random random(2), document_random(4);
   for (int repeat = 0; repeat < 40; ++repeat) {
@@ -192,6 +259,11 @@ void EmbedGradContract(const Subject& subject) {
       CHECK(same);
     }
   }
+
+  // Up to 4096 rows are sorted in another way than more of them; packs that are whole and not.
+  for (const int64_t count : {1, 31, 1000, 1024, 4096, 4097})
+    for (const Repeats repeats : {Repeats::kNone, Repeats::kFar, Repeats::kMany, Repeats::kAll})
+      for (const int64_t columns : {9, 16}) NumberedRows(subject, random, count, repeats, columns);
 }
 
 void SelectRowContract(const Subject& subject) {

@@ -1,8 +1,12 @@
 // The memory-bound ops at the sizes of models, CUDA against CPU. Where both do the same operations
 // in the same order, results are compared as bits; else the bound is derived beside the check.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
+#include <vector>
 
+#include "kernels/ops/cuda_blocking.h"
 #include "tests/kernels/cuda/both.h"
 #include "tests/kernels/support/near.h"
 
@@ -223,6 +227,81 @@ TEST_CASE("embed and embed_grad") {
         return n < 2 ? 0 : 2 * n * kU * n;
       });
     }
+  }
+}
+
+struct OrderCase {
+  DType d_out, d_table;
+  int64_t rows, vocab, columns;
+  Update update;
+};
+
+// Ranked and sorted; tiles of 16 and 64; packs that are whole and not; two blocks of columns.
+constexpr OrderCase kOrders[] = {{DType::kBF16, DType::kF32, 1, 50, 384, Update::kAccumulate},
+                                 {DType::kF32, DType::kBF16, 31, 7, 2304, Update::kAccumulate},
+                                 {DType::kBF16, DType::kBF16, 1000, 3000, 136, Update::kAccumulate},
+                                 {DType::kBF16, DType::kF32, 1024, 3000, 384, Update::kAccumulate},
+                                 {DType::kBF16, DType::kF32, 1024, 3000, 20, Update::kAccumulate},
+                                 {DType::kF32, DType::kF32, 1024, 300, 48, Update::kOverwrite},
+                                 {DType::kBF16, DType::kF32, 4096, 2000, 96, Update::kAccumulate},
+                                 {DType::kBF16, DType::kF32, 4097, 2000, 96, Update::kAccumulate},
+                                 {DType::kF32, DType::kBF16, 8192, 9000, 40, Update::kAccumulate},
+                                 {DType::kBF16, DType::kF32, 8193, 2000, 40, Update::kAccumulate}};
+
+// d_table after the op, by the order in embed_grad.h.
+TensorView InOrder(Memory& memory, const EmbedGradOp<TensorView>& op) {
+  const int64_t rows = op.d_out.dim(0), columns = op.d_out.dim(1), vocab = op.d_table.dim(0);
+  const int64_t tile = cuda::EmbedGradScratch{rows, vocab, columns}.sum_tile();
+  const TensorView result = memory.Clone(op.d_table);
+  if (op.table_update == Update::kOverwrite)
+    ForEach(result.layout, [&](const Index& i) { Set(result, i, 0); });
+  const auto token = [&](int64_t row) {
+    return static_cast<int64_t>(Get(op.tokens, row / op.tokens.dim(1), row % op.tokens.dim(1)));
+  };
+  std::vector<int64_t> order(static_cast<size_t>(rows));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return token(a) < token(b); });
+  const auto width = static_cast<size_t>(columns);
+  std::vector<float> sum(width), stretch(width);
+  const auto add = [&](std::vector<float>& to, auto&& value) {
+    for (int64_t c = 0; c < columns; ++c) to[static_cast<size_t>(c)] += value(c);
+  };
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t row = order[static_cast<size_t>(i)], v = token(row);
+    add(stretch, [&](int64_t c) { return static_cast<float>(Get(op.d_out, row, c)); });
+    const bool ends = i + 1 == rows || token(order[static_cast<size_t>(i + 1)]) != v;
+    if (!ends && (i + 1) % tile != 0) continue;
+    add(sum, [&](int64_t c) { return stretch[static_cast<size_t>(c)]; });
+    stretch.assign(width, 0);
+    if (!ends) continue;
+    add(sum, [&](int64_t c) { return static_cast<float>(Get(result, v, c)); });
+    for (int64_t c = 0; c < columns; ++c) Set(result, {v, c}, sum[static_cast<size_t>(c)]);
+    sum.assign(width, 0);
+  }
+  return result;
+}
+
+TEST_CASE("embed_grad adds up a token's rows in their order, tile by tile") {
+  Both both;
+  Random random(14);
+  for (const OrderCase& c : kOrders) {
+    Memory memory;
+    EmbedGradOp<TensorView> op{};
+    op.tokens = memory.NewTokens(random, {1, c.rows}, 0, c.vocab);
+    // A frequent one in the middle of the vocabulary, at either end of it, and between.
+    ForEach(op.tokens.layout, [&](const Index& i) {
+      const int64_t dice = Pick(random, 0, 9);
+      if (dice < 4) Set(op.tokens, i, static_cast<double>((c.vocab - 1) * dice / 3));
+    });
+    op.scalars = memory.NewScalars(Scalars());
+    op.d_out = memory.NewRandom(random, c.d_out, {c.rows, c.columns});
+    op.d_table = memory.NewRandom(random, c.d_table, {c.vocab, c.columns});
+    op.table_update = c.update;
+    const TensorView expected = InOrder(memory, op);
+    both.OnGpu(&KernelTable::embed_grad, op);
+    INFO(ToString(op.d_out.layout) << " to " << ToString(op.d_table.layout));
+    CHECK(SameBits(op.d_table, expected));
   }
 }
 
