@@ -28,9 +28,12 @@ void LetBeginEarly(const Launch& launch) {
     return;
   }
   MR_CUDA(status_of_type);
-  int priority = 0;  // the lowest; higher ones are negative
+  // The greatest is that of collectives alone (StreamRole); there may be one priority for all.
+  int priority = 0, least = 0, greatest = 0;
   MR_CUDA(cudaStreamGetPriority(launch.stream, &priority));
-  if (type != cudaGraphNodeTypeKernel || priority < 0) return;
+  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  const bool collectives = priority == greatest && greatest != least;
+  if (type != cudaGraphNodeTypeKernel || collectives) return;
   cudaGraphEdgeData edge{};
   edge.type = cudaGraphDependencyTypeProgrammatic;
   edge.from_port = launch.early == EarlyLaunch::kBegin ? cudaGraphKernelNodePortLaunchCompletion

@@ -9,8 +9,8 @@
 // When     Only behind exactly one node, which is a kernel: CUDA defines such edges between
 //          kernels alone. Behind several nodes, a copy, a fill or nothing, and outside of
 //          capture, a launch is as
-//          any other. So it is on streams of high priority, which carry collectives: blocks that
-//          wait for one would keep multiprocessors from the next.
+//          any other. So it is on streams of the greatest priority, which carry collectives: blocks
+//          that wait for one would keep multiprocessors from the next.
 // Sooner   With `end`, some kernels of few blocks begin beside the kernel before as with `begin`:
 //          products of few rows (matmul/one_row.h, few_rows.h) have their weights to fetch,
 //          attention of one row what is cached, norms of few rows no more than their places to

@@ -14,8 +14,9 @@ class Event {
 };
 
 // What a stream is for. Where a device can choose, collectives go first: communication that waits
-// behind a full GPU of compute blocks overlaps nothing.
-enum class StreamRole { kCompute, kCollectives };
+// behind a full GPU of compute blocks overlaps nothing. A chain, in which each op waits for the one
+// before it, goes ahead of what computes beside it, and that has the room which it leaves.
+enum class StreamRole { kCompute, kChain, kCollectives };
 
 class Stream {
  public:

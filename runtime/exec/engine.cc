@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/error.h"
 #include "runtime/exec/agreement/plan_agreement.h"
 #include "runtime/exec/checked/adversary.h"
@@ -25,6 +26,12 @@ void ClearFaults(StepScalars& scalars) {
 
 // The part of the scalars that the host writes for each step; ops write the rest.
 constexpr int64_t kHostScalarBytes = offsetof(StepScalars, lr);
+
+// What is larger is copied by a copy engine: it takes microseconds to begin, and moves more at once
+// than the few blocks of a launch that copies.
+constexpr int64_t kMostBytesOfLaunch = int64_t{64} << 10;
+// Of ends of copies in pinned memory: then a launch copies 16 bytes at a time.
+constexpr int64_t kPinnedAlignment = 16;
 
 // The plan of a step; none: a run that does not train.
 std::optional<size_t> TrainPlan(const RunPlans& run) {
@@ -102,7 +109,8 @@ void Engine::AllocateArena(int64_t bytes) {
 void Engine::AllocateInFlight() {
   Device& device = *context_.device;
   int64_t bytes = 0;
-  for (const BufferId input : inputs_) bytes += StateView(input).bytes() / 2;
+  for (const BufferId input : inputs_)
+    bytes += RoundUp(StateView(input).bytes() / 2, kPinnedAlignment);
   const BufferId tallies = plans_.states.Find(kTallies);
   for (InFlight& slot : in_flight_)
     slot = {device.AllocateHost(bytes, "inputs of a step in flight"),
@@ -217,16 +225,16 @@ void Engine::RequireFound(size_t plan, bool prologue) const {
 }
 
 // The same, or is made.
-void Engine::Prepare(size_t plan, int64_t step) {
-  if (validity_.NeedsPrologue(plan)) RunPrologue(plan, step);
+void Engine::Prepare(size_t plan, int64_t step, Copies& ahead) {
+  if (validity_.NeedsPrologue(plan)) RunPrologue(plan, step, std::exchange(ahead, {}));
   RequireFound(plan, false);
 }
 
-void Engine::RunPrologue(size_t index, int64_t step) {
+void Engine::RunPrologue(size_t index, int64_t step, const Copies& ahead) {
   RequireFound(index, true);
   host_copies_.Flush();
   const StepPlan& plan = plans_.plans[index];
-  executor_->BeginRun({static_cast<int32_t>(index), true, step});
+  executor_->BeginRun({static_cast<int32_t>(index), true, step}, ahead);
   if (options_.adversary_seed)
     RunAdversarial(plan, plan.prologue);
   else
@@ -250,11 +258,11 @@ void Engine::ObserveCapture(CaptureObserver* observer) {
   capture_observer_ = observer;
 }
 
-void Engine::RunSchedule(size_t plan, int64_t step) {
+void Engine::RunSchedule(size_t plan, int64_t step, const Copies& ahead, const Copies& behind) {
   host_copies_.Flush();
-  executor_->BeginRun({static_cast<int32_t>(plan), false, step});
-  IssueSchedule(plan);
-  executor_->EndRun();
+  executor_->BeginRun({static_cast<int32_t>(plan), false, step}, ahead);
+  IssueSchedule(plan);  // which ends on the compute stream
+  executor_->EndRun(behind);
   validity_.Ran(plan, false);
 }
 
@@ -292,7 +300,6 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
            totals.weights);
   MR_CHECK_LT(steps_in_flight(), kStepsInFlight, "steps in flight");
   const RangeScope range(context_.ranges, [&] { return fmt::format("step {}", step + 1); });
-  Device& device = *context_.device;
   Stream& compute = stream(StreamId::kCompute);
   InFlight& slot = SlotOf(enqueued_);
   slot.follows = steps_in_flight() > 0;
@@ -305,17 +312,17 @@ void Engine::Enqueue(const HostInputs& inputs, int64_t step, const LossTotals& t
   if (on_scalars_) on_scalars_(scalars);
   std::memcpy(slot.scalars_in->data(), &scalars, kHostScalarBytes);
   std::byte* const scalars_on_device = StateView(scalars_).data;
-  EnqueueInputs(given, scalars.token_parity, totals, slot.inputs->data());
-  device.EnqueueFromHost(scalars_on_device, slot.scalars_in->data(), kHostScalarBytes, compute);
+  Copies ahead{{scalars_on_device, slot.scalars_in->data(), kHostScalarBytes}};
+  EnqueueInputs(given, scalars.token_parity, totals, slot.inputs->data(), ahead);
+  Copies behind{{slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars)}};
+  if (slot.tallies)
+    behind.push_back(
+        {slot.tallies->data(), StateView(plans_.states.Of(kTallies)).data, slot.tallies->bytes()});
 
   validity_.HostWrites(scalars_);
-  Prepare(index, step);
+  Prepare(index, step, ahead);
   const StepCounters before = Issued(index);
-  RunSchedule(index, step);
-  device.EnqueueToHost(slot.scalars_out->data(), scalars_on_device, sizeof(StepScalars), compute);
-  if (slot.tallies)
-    device.EnqueueToHost(slot.tallies->data(), StateView(plans_.states.Of(kTallies)).data,
-                         slot.tallies->bytes(), compute);
+  RunSchedule(index, step, ahead, behind);
   compute.Record(*slot.done);
   ++enqueued_;
   counters_.AddBetween(before, Issued(index));
@@ -347,7 +354,7 @@ float WeightScale(const std::string& source, const LossTotals& totals) {
 }  // namespace
 
 void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
-                           const LossTotals& totals, std::byte* pinned) {
+                           const LossTotals& totals, std::byte* pinned, Copies& ahead) {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (given[i].empty()) continue;
     const StateTensor& state = plans_.states.tensor(inputs_[i]);
@@ -358,9 +365,12 @@ void Engine::EnqueueInputs(const std::vector<std::span<const std::byte>>& given,
       CopyScaled(given[i], WeightScale(state.name, totals), pinned);
     else
       std::memcpy(pinned, given[i].data(), given[i].size());
-    context_.device->EnqueueFromHost(half.data, pinned, half.bytes(), stream(StreamId::kCompute));
+    if (half.bytes() <= kMostBytesOfLaunch)
+      ahead.push_back({half.data, pinned, half.bytes()});
+    else
+      context_.device->EnqueueFromHost(half.data, pinned, half.bytes(), stream(StreamId::kCompute));
     validity_.HostWrites(inputs_[i]);
-    pinned += half.bytes();
+    pinned += RoundUp(half.bytes(), kPinnedAlignment);
   }
 }
 
@@ -413,7 +423,8 @@ void Engine::Run(std::string_view plan, const HostInputs& inputs, int64_t row) {
                                   stream(StreamId::kCompute));
     validity_.HostWrites(inputs_[i]);
   }
-  Prepare(index, 0);
+  Copies none;  // these are there already
+  Prepare(index, 0, none);
   RunSchedule(index, 0);
   executor_->Sync();
 }

@@ -186,10 +186,11 @@ class Engine {
   BufferId SlotOf(std::string_view slot, FlatId flat) const;
   size_t IndexOf(std::string_view plan) const;
   void RequireFound(size_t plan, bool prologue) const;
-  void Prepare(size_t plan, int64_t step);
+  using Copies = std::vector<Device::Copy>;  // small ones, in a launch ahead of a run or behind it
+  void Prepare(size_t plan, int64_t step, Copies& ahead);  // goes ahead of a prologue: none is left
   void RunAdversarial(const StepPlan& plan, const std::vector<Entry>& schedule);
-  void RunPrologue(size_t plan, int64_t step);
-  void RunSchedule(size_t plan, int64_t step);
+  void RunPrologue(size_t plan, int64_t step, const Copies& ahead = {});
+  void RunSchedule(size_t plan, int64_t step, const Copies& ahead = {}, const Copies& behind = {});
   void IssueSchedule(size_t plan);
   // The half of an input's state that `parity` names.
   TensorView Half(BufferId input, int64_t parity) const;
@@ -198,9 +199,9 @@ class Engine {
   // nothing of what the plan does not read and is not given. Error(kInternal) unless the others
   // are given, fit, and no others are.
   std::vector<std::span<const std::byte>> BytesOfInputs(size_t plan, const HostInputs& inputs);
-  // Of one step, by way of `pinned`; those that weigh targets, scaled to the count of these.
+  // By way of `pinned`; small ones are left to `ahead`. What weighs targets, scaled to their count.
   void EnqueueInputs(const std::vector<std::span<const std::byte>>& given, int64_t parity,
-                     const LossTotals& totals, std::byte* pinned);
+                     const LossTotals& totals, std::byte* pinned, Copies& ahead);
   StepCounters Issued(size_t plan) const;  // by all runs so far: a step counts the difference
 
   // Host ends of a step in flight. Each is used again once its step was collected.
@@ -235,9 +236,8 @@ class Engine {
   std::unique_ptr<OpObserver> observer_;             // checked only
   OpObserver* watcher_ = nullptr;                    // of training steps, from outside
   std::function<void(StepScalars&)> on_scalars_;
-  // By plan; with adversary_seed only.
-  std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;
-  const StepPlan* last_adversarial_ = nullptr;  // the plan that has run last
+  std::map<const StepPlan*, std::unique_ptr<Adversary>> adversaries_;  // with a seed; by plan
+  const StepPlan* last_adversarial_ = nullptr;                         // the plan that has run last
   // One more: a step's time begins at the end of another.
   std::array<InFlight, kStepsInFlight + 1> in_flight_;
   int64_t enqueued_ = 0, collected_ = 0;

@@ -1,15 +1,29 @@
 #include "runtime/exec/executor.h"
 
+#include <array>
 #include <cstring>
+#include <iterator>
 
 #include "runtime/exec/issue_order.h"
 
 namespace millrace {
+namespace {
+
+// A rank alone has no collectives: on the reduce stream are gradients of weights, if anything,
+// which nobody reads before the update.
+StreamRole RoleOf(StreamId stream, bool alone) {
+  if (stream == StreamId::kCompute) return alone ? StreamRole::kChain : StreamRole::kCompute;
+  if (stream == StreamId::kReduce && alone) return StreamRole::kCompute;
+  return StreamRole::kCollectives;
+}
+
+}  // namespace
+
 Executor::Executor(const ExecutorContext& context) : context_(context) {
+  const bool alone = context_.comms == nullptr || context_.comms->world().world_size() == 1;
   for (int s = 0; s < kStreams; ++s)
-    streams_[static_cast<size_t>(s)] = context_.device->MakeStream(
-        static_cast<StreamId>(s) == StreamId::kCompute ? StreamRole::kCompute
-                                                       : StreamRole::kCollectives);
+    streams_[static_cast<size_t>(s)] =
+        context_.device->MakeStream(RoleOf(static_cast<StreamId>(s), alone));
   if (context_.ranges != nullptr) ranges_.emplace(*context_.ranges);
   if (context_.marks == nullptr || !context_.device->captures()) return;
   words_ = context_.device->AllocateHost(kDeviceWords * kDeviceWordStride, "progress marks");
@@ -26,34 +40,39 @@ void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
   context_.device->EnqueueMark(WordAt(word), value, stream(id));
 }
 
+// On the compute stream, in one launch, or none where there is nothing.
+void Executor::EnqueueTogether(std::span<const Device::Copy> copies,
+                               std::span<const Device::Mark> marks) {
+  Stream& compute = stream(StreamId::kCompute);
+  enqueued_marks_ += std::ssize(marks);
+  if (!copies.empty())
+    context_.device->EnqueueCopies(copies, marks, compute);
+  else if (!marks.empty())
+    context_.device->EnqueueMarks(marks, compute);
+}
+
 std::byte* Executor::WordAt(int word) const { return words_->data() + word * kDeviceWordStride; }
 
 void Executor::BeginRun(const RunInfo& run, std::span<const Device::Copy> copies) {
   if (order_) order_->BeginRun(run);
   const uint64_t number = context_.marks != nullptr ? context_.marks->BeginRun(run) : 0;
-  Stream& compute = stream(StreamId::kCompute);
-  if (!marks_on_device()) {
-    if (!copies.empty()) context_.device->EnqueueCopies(copies, {}, compute);
-    return;
-  }
+  if (!marks_on_device()) return EnqueueTogether(copies, {});
   // Streams are joined to compute here, so no older mark comes later. The words go back before the
   // number moves on: their pair never does.
   std::array<Device::Mark, kStreams + 1> marks{};
   for (int s = 0; s < kStreams; ++s)
     marks[static_cast<size_t>(s)] = {WordAt(kFirstStreamWord + s), 0};
   marks.back() = {WordAt(kRunBegunWord), number};
-  enqueued_marks_ += kStreams + 1;
-  if (copies.empty())
-    context_.device->EnqueueMarks(marks, compute);
-  else
-    context_.device->EnqueueCopies(copies, marks, compute);
+  EnqueueTogether(copies, marks);
   number_ = number;
 }
 
-void Executor::EndRun() {
-  if (context_.marks == nullptr) return;
-  if (marks_on_device()) EnqueueMark(kRunDoneWord, number_, StreamId::kCompute);
-  context_.marks->EndIssue();
+void Executor::EndRun(std::span<const Device::Copy> copies) {
+  if (marks_on_device())
+    EnqueueTogether(copies, std::array{Device::Mark{WordAt(kRunDoneWord), number_}});
+  else
+    EnqueueTogether(copies, {});
+  if (context_.marks != nullptr) context_.marks->EndIssue();
 }
 
 void Executor::Log(const BoundOp& op, StreamId id, const OpMark& mark) {

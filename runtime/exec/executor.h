@@ -45,9 +45,10 @@ class Executor {
   ~Executor();
 
   // Around the runs of a plan's prologue or schedule, by whichever executor: numbers and marks
-  // them. `copies` go first, in one launch with the marks.
+  // them. Copies of BeginRun go ahead of all that the run does, those of EndRun behind it, each in
+  // one launch with the marks.
   void BeginRun(const RunInfo& run, std::span<const Device::Copy> copies = {});
-  void EndRun();
+  void EndRun(std::span<const Device::Copy> copies = {});
 
   // Walks `schedule` (plan.schedule or plan.prologue) eagerly. `observer` may be null.
   void Run(const Binding& binding, const std::vector<Entry>& schedule, OpObserver* observer);
@@ -76,6 +77,7 @@ class Executor {
   void Log(const BoundOp& op, StreamId stream, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(int word, uint64_t value, StreamId stream);
+  void EnqueueTogether(std::span<const Device::Copy> copies, std::span<const Device::Mark> marks);
   RangeName RangeOf(const PlanOp& op) { return ranges_ ? ranges_->NameOf(op) : RangeName{}; }
   std::byte* WordAt(int word) const;
 

@@ -88,6 +88,7 @@ class CapturingDevice final : public Device {
     return host_->AllocateHost(bytes, label);
   }
   std::unique_ptr<Stream> MakeStream(StreamRole role) override {
+    if (hooks_.at_stream) hooks_.at_stream(role);
     if (!hooks_.at_sync) return host_->MakeStream(role);
     return std::make_unique<HookedStream>(host_->MakeStream(role), hooks_.at_sync);
   }
@@ -108,20 +109,24 @@ class CapturingDevice final : public Device {
   }
   void EnqueueToHost(std::byte* pinned, const std::byte* device, int64_t bytes,
                      Stream& stream) override {
+    if (hooks_.at_transfer) hooks_.at_transfer(bytes);
     host_->EnqueueToHost(pinned, device, bytes, stream);
   }
   void EnqueueFromHost(std::byte* device, const std::byte* pinned, int64_t bytes,
                        Stream& stream) override {
+    if (hooks_.at_transfer) hooks_.at_transfer(bytes);
     host_->EnqueueFromHost(device, pinned, bytes, stream);
   }
   void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
                      Stream& stream) override {
+    if (hooks_.at_copies) hooks_.at_copies(copies, marks);
     host_->EnqueueCopies(copies, marks, stream);
   }
   void EnqueueFill(std::byte* device, std::byte value, int64_t bytes, Stream& stream) override {
     host_->EnqueueFill(device, value, bytes, stream);
   }
   void EnqueueMarks(std::span<const Mark> marks, Stream& stream) override {
+    if (hooks_.at_copies) hooks_.at_copies({}, marks);
     host_->EnqueueMarks(marks, stream);
   }
   bool captures() const override { return true; }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/base/device.h"
@@ -17,6 +18,11 @@ struct DeviceHooks {
   std::function<void()> at_sync = {};                                // of a stream; likewise
   // Of either memory, or an event; of pages that are mapped again: "mapped pages".
   std::function<void(const std::string& label)> at_allocation = {};
+  // Of what is enqueued on a stream: copies and marks of one launch, either of which may be none;
+  // bytes of a copy of its own, from the host or to it.
+  std::function<void(std::span<const Device::Copy>, std::span<const Device::Mark>)> at_copies = {};
+  std::function<void(int64_t bytes)> at_transfer = {};
+  std::function<void(StreamRole)> at_stream = {};  // is made
   const bool* arena_moved = nullptr;  // once true, buffers of the device lie elsewhere
 };
 

@@ -71,8 +71,8 @@ class PinnedBuffer final : public HostBuffer {
 
 class CudaGraph final : public Graph {
  public:
-  explicit CudaGraph(cudaGraph_t graph) : graph_(graph) {
-    const cudaError_t status = cudaGraphInstantiate(&executable_, graph_, 0);
+  CudaGraph(cudaGraph_t graph, unsigned flags) : graph_(graph) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph_, flags);
     size_t nodes = 0;
     Quiet(cudaGraphGetNodes(graph_, nullptr, &nodes));
     nodes_ = static_cast<int64_t>(nodes);
@@ -115,6 +115,21 @@ cuda::MarkList ListOf(std::span<const Device::Mark> marks) {
   return list;
 }
 
+// Greater ones are lower numbers. A chain never has that of collectives (kernels/cuda/launch.h).
+int PriorityOf(StreamRole role) {
+  int least = 0, greatest = 0;
+  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  switch (role) {
+    case StreamRole::kCompute:
+      return least;
+    case StreamRole::kChain:
+      return least - 1 > greatest ? least - 1 : least;
+    case StreamRole::kCollectives:
+      return greatest;
+  }
+  return least;
+}
+
 const CudaEvent& AsCuda(const Event& event) {
   const auto* cuda = dynamic_cast<const CudaEvent*>(&event);
   MR_CHECK(cuda != nullptr, "an event of another device reached a CUDA stream");
@@ -128,11 +143,8 @@ CudaEvent::CudaEvent(bool timed) {
 }
 CudaEvent::~CudaEvent() { Quiet(cudaEventDestroy(event_)); }
 
-CudaStream::CudaStream(CudaDevice& device, StreamRole role) : device_(device) {
-  int least = 0, greatest = 0;
-  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
-                                       role == StreamRole::kCollectives ? greatest : least));
+CudaStream::CudaStream(CudaDevice& device, StreamRole role) : device_(device), role_(role) {
+  MR_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, PriorityOf(role)));
 }
 CudaStream::~CudaStream() { Quiet(cudaStreamDestroy(stream_)); }
 void CudaStream::Record(Event& event) { MR_CUDA(cudaEventRecord(AsCuda(event).get(), stream_)); }
@@ -258,7 +270,9 @@ std::unique_ptr<Graph> CudaDevice::EndCapture(Stream& origin) {
   const cudaError_t status = cudaStreamEndCapture(AsCuda(origin).get(), &graph);
   CaptureGate::Of(ordinal_).EndCapture();
   MR_CUDA(status);
-  return std::make_unique<CudaGraph>(graph);
+  const bool chain = AsCuda(origin).role() == StreamRole::kChain;
+  return std::make_unique<CudaGraph>(graph,
+                                     chain ? unsigned{cudaGraphInstantiateFlagUseNodePriority} : 0);
 }
 void CudaDevice::RecordAtLaunch(Event& event, Stream& stream) {
   MR_CUDA(

@@ -40,9 +40,11 @@ class CudaStream final : public Stream {
 
   cudaStream_t get() const { return stream_; }
   CudaDevice& device() const { return device_; }
+  StreamRole role() const { return role_; }
 
  private:
   CudaDevice& device_;
+  const StreamRole role_;
   cudaStream_t stream_ = nullptr;
 };
 
@@ -66,7 +68,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<PagedBuffer> AllocatePaged(int64_t bytes, const std::string& label,
                                              std::span<const int64_t> cuts) override;
   std::unique_ptr<HostBuffer> AllocateHost(int64_t bytes, const std::string& label) override;
-  // Streams of collectives get a high priority.
+  // Of priorities collectives get the greatest, a chain one above the least, and compute that.
   std::unique_ptr<Stream> MakeStream(StreamRole role) override;
   std::unique_ptr<Event> MakeEvent() override;
   std::unique_ptr<Event> MakeTimedEvent() override;
@@ -85,6 +87,8 @@ class CudaDevice final : public Device {
 
   bool captures() const override { return true; }
   void BeginCapture(Stream& origin) override;
+  // A graph runs at the priority of the stream that launches it, all of it; but what was captured
+  // from a chain runs at the priorities of the streams that it was captured from.
   std::unique_ptr<Graph> EndCapture(Stream& origin) override;
   void RecordAtLaunch(Event& event, Stream& stream) override;
 

@@ -15,7 +15,11 @@ namespace {
 
 class Fixture {
  public:
-  explicit Fixture(EarlyLaunch early) { device_.Attached<cuda::LaunchPolicy>().early = early; }
+  explicit Fixture(EarlyLaunch early, StreamRole main = StreamRole::kCompute,
+                   StreamRole other = StreamRole::kCollectives)
+      : main_(device_.MakeStream(main)), other_(device_.MakeStream(other)) {
+    device_.Attached<cuda::LaunchPolicy>().early = early;
+  }
 
   CudaDevice& device() { return device_; }
   DeviceOperands& operands() { return operands_; }
@@ -32,8 +36,7 @@ class Fixture {
 
  private:
   CudaDevice device_{0};
-  std::unique_ptr<Stream> main_ = device_.MakeStream(StreamRole::kCompute),
-                          other_ = device_.MakeStream(StreamRole::kCollectives);
+  const std::unique_ptr<Stream> main_, other_;
   DeviceOperands operands_{device_, *main_};
 };
 
@@ -76,13 +79,30 @@ Edges EdgesOf(Stream& origin, F&& issue) {
   return edges;
 }
 
+// main: 1, 2, then 3 after 2 and `other`'s 2; `other`: 1 after main's 1, and 2.
+Edges ForkOf(Fixture& f) {
+  const TensorView x = f.operands().Random(DenseLayout(DType::kF32, {5000}));
+  const TensorView y = f.operands().Random(DenseLayout(DType::kF32, {5000}));
+  const TensorView z = f.operands().Random(DenseLayout(DType::kF32, {5000}));
+  const auto event = f.device().MakeEvent(), back = f.device().MakeEvent();
+  return EdgesOf(f.main(), [&] {
+    CudaAdd({{}, x, y, x}, f.main());
+    f.main().Record(*event);
+    f.other().Wait(*event);
+    for (int i = 0; i < 2; ++i) CudaAdd({{}, z, y, z}, f.other());
+    f.other().Record(*back);
+    CudaAdd({{}, x, y, x}, f.main());
+    f.main().Wait(*back);
+    CudaAdd({{}, x, y, x}, f.main());
+  });
+}
+
 TEST_CASE("a kernel begins early behind one kernel of its graph, and behind nothing else") {
   for (const EarlyLaunch early : {EarlyLaunch::kOff, EarlyLaunch::kEnd, EarlyLaunch::kBegin}) {
     Fixture f(early);
     const TensorView x = f.operands().Random(DenseLayout(DType::kF32, {5000}));
     const TensorView y = f.operands().Random(DenseLayout(DType::kF32, {5000}));
     const auto add = [&](Stream& stream) { CudaAdd({{}, x, y, x}, stream); };
-    const auto event = f.device().MakeEvent(), back = f.device().MakeEvent();
     const size_t at_end = early == EarlyLaunch::kEnd ? 1 : 0,
                  at_begin = early == EarlyLaunch::kBegin ? 1 : 0;
 
@@ -103,22 +123,45 @@ TEST_CASE("a kernel begins early behind one kernel of its graph, and behind noth
     CHECK(fill.not_between_kernels == 2);
     CHECK(fill.early() == at_end + at_begin);
 
-    // main: 1, 2, then 3 after 2 and `other`'s 2; `other`, of high priority: 1 after main's 1, and
-    // 2.
-    const Edges fork = EdgesOf(f.main(), [&] {
-      add(f.main());
-      f.main().Record(*event);
-      f.other().Wait(*event);
-      add(f.other());
-      add(f.other());
-      f.other().Record(*back);
-      add(f.main());
-      f.main().Wait(*back);
-      add(f.main());
-    });
-    CHECK(fork.all == 5);
-    CHECK(fork.early() == at_end + at_begin);
+    CHECK(ForkOf(f).all == 5);
+    CHECK(ForkOf(f).early() == at_end + at_begin);
+    // What runs beside a chain is compute as well.
+    Fixture beside(early, StreamRole::kChain, StreamRole::kCompute);
+    CHECK(ForkOf(beside).all == 5);
+    CHECK(ForkOf(beside).early() == 3 * (at_end + at_begin));
   }
+}
+
+// The priorities of kernels that are captured on a stream of each of the roles.
+std::vector<int> PrioritiesOf(CudaDevice& device, const std::vector<StreamRole>& roles) {
+  const auto words = device.AllocateHost(64, "words");
+  std::vector<int> priorities;
+  for (const StreamRole role : roles) {
+    const auto stream = device.MakeStream(role);
+    MR_CUDA(cudaStreamBeginCapture(Raw(*stream), cudaStreamCaptureModeRelaxed));
+    device.EnqueueMark(words->data(), 1, *stream);
+    cudaGraph_t graph = nullptr;
+    MR_CUDA(cudaStreamEndCapture(Raw(*stream), &graph));
+    cudaGraphNode_t node = nullptr;
+    size_t count = 1;
+    MR_CUDA(cudaGraphGetNodes(graph, &node, &count));
+    REQUIRE(count == 1);
+    cudaLaunchAttributeValue value{};
+    MR_CUDA(cudaGraphKernelNodeGetAttribute(node, cudaLaunchAttributePriority, &value));
+    priorities.push_back(value.priority);
+    MR_CUDA(cudaGraphDestroy(graph));
+  }
+  return priorities;
+}
+
+TEST_CASE("a chain is ahead of what computes beside it, and collectives of both") {
+  CudaDevice device(0);
+  int least = 0, greatest = 0;
+  MR_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  CHECK(
+      PrioritiesOf(device, {StreamRole::kCompute, StreamRole::kChain, StreamRole::kCollectives}) ==
+      std::vector<int>{least, least - 1, greatest});
+  CHECK(greatest < least - 1);  // of the GPUs that we know
 }
 
 // Every kernel reads what the one before it wrote, or writes what that one read; grids of many

@@ -49,6 +49,41 @@ TEST_CASE("copies of any number and size go to their places, and to no others", 
   }
 }
 
+TEST_CASE("long copies go whole to their places, beside short ones and marks", "[cuda]") {
+  CudaDevice device(0);
+  constexpr int64_t kBytes = 1 << 20, kShort = 48;
+  const auto from = device.AllocateHost(kBytes, "from"), to = device.AllocateHost(kBytes, "to"),
+             words = device.AllocateHost(64, "words");
+  const auto there = device.Allocate(kBytes, "there");
+  const auto stream = device.MakeStream(StreamRole::kCompute);
+  uint64_t value = 0;
+  // Around a block's bytes, and the most blocks'; both ends at 16 bytes, and not.
+  for (const int64_t bytes : {4092, 4096, 4100, 65536, 65540, 500000})
+    for (const int64_t at : {0, 4, 16}) {
+      CAPTURE(bytes, at);
+      Number(*from, static_cast<uint32_t>(++value) << 20);
+      std::fill(to->data(), to->data() + kBytes, std::byte{0x5a});
+      std::fill(words->data(), words->data() + 64, std::byte{0});
+      std::vector<std::byte> expected(to->data(), to->data() + kBytes);
+      const int64_t far = kBytes - kShort;
+      std::copy_n(from->data() + at, bytes, expected.begin() + at);
+      std::copy_n(from->data() + far, kShort, expected.begin() + far);
+      const auto copy = [&](std::byte* into, const std::byte* out_of) {
+        const std::vector<Device::Copy> copies = {{into + far, out_of + far, kShort},
+                                                  {into + at, out_of + at, bytes}};
+        const Device::Mark mark{words->data(), value};
+        device.EnqueueCopies(copies, {&mark, 1}, *stream);
+      };
+      copy(there->data(), from->data());
+      copy(to->data(), there->data());
+      stream->Sync();
+      REQUIRE(std::equal(expected.begin(), expected.end(), to->data()));
+      uint64_t word;
+      std::memcpy(&word, words->data(), sizeof word);
+      REQUIRE(word == value);
+    }
+}
+
 TEST_CASE("a copy reads what the copy before it has written to the host's memory", "[cuda]") {
   CudaDevice device(0);
   const auto first = device.AllocateHost(256, "first"), last = device.AllocateHost(256, "last");
