@@ -123,12 +123,24 @@ SemanticGraph ForwardFor(const Config& config, const Model& model, const Precisi
   return std::move(builder).Finish();
 }
 
+// Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on
+// H200s: GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6%
+// on two; 124M at 65536 tokens (50 M) neither gains nor loses.
+constexpr int64_t kSmallActivation = int64_t{1} << 23;
+
+bool WeightsBeside(const Config& config, Backend backend) {
+  return config.execution.overlap_weight_gradients.value_or(
+      backend == Backend::kCuda &&
+      config.train.micro_batch * config.model.seq_len * config.model.d_model <= kSmallActivation);
+}
+
 LowerOptions LowerOptionsOf(const Config& config, Backend backend) {
   LowerOptions options;
   options.backend = backend;
   options.deterministic = config.execution.deterministic;
   options.gather = config.precision.gather;
   options.in_order = backend == Backend::kCuda && config.inference.exact.value_or(false);
+  options.weights_beside = WeightsBeside(config, backend);
   return options;
 }
 
@@ -255,11 +267,6 @@ std::vector<std::string> ExecutionNotes(const Config& config) {
   return notes;
 }
 
-// Elements of the residual stream of a microbatch whose products leave room on a GPU. Measured on
-// H200s: GPT-2 30M and 124M at 1024 and 4096 tokens (3.1 M elements) gain 1% on one GPU and 4 to 6%
-// on two; 124M at 65536 tokens (50 M) neither gains nor loses.
-constexpr int64_t kSmallActivation = int64_t{1} << 23;
-
 MuonHyper MuonOf(const OptimizerConfig& optimizer) {
   const MuonConfig& muon = optimizer.muon;
   return {.momentum = muon.momentum,
@@ -287,9 +294,7 @@ PlanOptions PlanOptionsOf(const Config& config, int world, const BackendTraits& 
   o.budget_bytes = config.memory.budget_gib
                        ? static_cast<int64_t>(*config.memory.budget_gib * (int64_t{1} << 30))
                        : 0;
-  o.overlap_weight_gradients = config.execution.overlap_weight_gradients.value_or(
-      traits.backend == Backend::kCuda &&
-      config.train.micro_batch * config.model.seq_len * config.model.d_model <= kSmallActivation);
+  o.overlap_weight_gradients = WeightsBeside(config, traits.backend);
   o.adamw = {config.optimizer.betas[0], config.optimizer.betas[1], config.optimizer.eps,
              config.optimizer.weight_decay};
   o.muon = MuonOf(config.optimizer);

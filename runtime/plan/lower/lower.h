@@ -25,6 +25,9 @@ struct LowerOptions {
   // Linears, logits and attention of the forward, and what draws from them, are ops `in_order`:
   // rows with caches have the bits of those of whole sequences (inference.exact on GPUs).
   bool in_order = false;
+  // Gradients of weights run beside those of activations (PlanOptions::overlap_weight_gradients):
+  // a norm's gradient is not written over what they still read.
+  bool weights_beside = false;
   bool operator==(const LowerOptions&) const = default;
 };
 

@@ -90,9 +90,11 @@ void LowerGrad(Lowering& l, const Step& step) {
   }
   const bool over_bypass = bypass && bypass != d_out && storage.CanReplace(bypass, d_x);
   const bool over_d_out = bypass != d_out && storage.CanReplace(d_out, d_x);
-  op.d_x = over_bypass  ? storage.WriteOver(d_x, bypass)
-           : over_d_out ? storage.WriteOver(d_x, d_out)
-                        : storage.Write(d_x);
+  // Gradients of weights are formed of what bypasses the norm, and of d_out none.
+  const bool leave_bypass = over_d_out && l.options().weights_beside;
+  op.d_x = over_bypass && !leave_bypass ? storage.WriteOver(d_x, bypass)
+           : over_d_out                 ? storage.WriteOver(d_x, d_out)
+                                        : storage.Write(d_x);
   op.magnitude = l.magnitudes().Form(l, d_x);
   using Op = NormGradOp<View>;
   PushStrips(l, node, l.graph().value(d_x), op,
