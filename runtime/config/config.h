@@ -207,7 +207,7 @@ struct ExecutionConfig {
   bool tune = true;
   std::optional<std::string> tuning_file = {};
   bool tune_again = false;
-  ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kOff;
+  ProgrammaticLaunch programmatic_launch = ProgrammaticLaunch::kEnd;
   PeerMemory peer_memory = PeerMemory::kOff;
   int64_t watchdog_s = 20;  // 0: no watchdog
 

@@ -296,12 +296,12 @@ std::vector<Key> ExecutionKeys() {
           "stays as `<file>.old`. For one call."),
       KEY(execution.programmatic_launch, any,
           "Set a kernel of a graph up before the one ahead of it is complete: as soon as that "
-          "one's blocks end, or begin. The bits are the same."),
+          "one's blocks end, or begin. The bits are the same; small steps take less time."),
       KEY(execution.peer_memory, any,
-          "All-gather and reduce-scatter by kernels of our own that load and store other GPUs' "
-          "memory over NVLink, in place of NCCL's, and sum in rank order. `on`: stop where that "
-          "cannot be: it takes GPUs of one host, at most 8 to a copy of the parameters. `auto`: "
-          "where it can be; the start of a run says which."),
+          "Collectives within a copy of the parameters by kernels of our own that load and store "
+          "other GPUs' memory over NVLink, in place of NCCL's, and sum in rank order. `on`: stop "
+          "where that cannot be: it takes GPUs of one host, at most 8 to a copy of the parameters. "
+          "`auto`: where it can be; the start of a run says which."),
       KEY(execution.watchdog_s, From(0, 86400),
           "Seconds without any progress after which the job ends with exit code 71, naming the "
           "rank that holds it up. 0: never."),
