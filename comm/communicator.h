@@ -1,10 +1,10 @@
 // Collectives over one process group. Implementations: comm/mpi (host memory), comm/local (ranks as
-// threads of one process, for tests and embedding), comm/nccl (CUDA).
+// threads of one process, for tests and embedding), comm/nccl (CUDA), comm/peer (CUDA, one host).
 //
 // Sums     Every implementation: the same bits run after run, and for an all-reduce on every rank.
-//          Host (comm/host_collectives.h): f32 accumulation in rank order, rounded once to
-//          the dtype (f32, bf16, f16); f64 accumulates in double. So MPI and in-process ranks
-//          give the same bits.
+//          Host (comm/host_collectives.h), comm/peer: f32 accumulation in rank order, rounded once
+//          to the dtype (f32, bf16, f16); f64 accumulates in double. So MPI, in-process ranks and
+//          peers give the same bits.
 //          NCCL: order and intermediate roundings are those of the algorithm that it picks from
 //          the op, the size, the dtype, the group and its topology; the same ones eager and
 //          captured. See comm/nccl/nccl_communicator.h for what that means for bf16: f32 on the
@@ -46,7 +46,8 @@ namespace millrace {
 // all-to-all (W-1)*n*size, all-reduce 2*(W-1)*ceil(n/W)*size, W = world_size, n per rank
 // (all-to-all: a piece's numel, all-reduce: the buffer's), size = bytes of the dtype; 0 at W == 1.
 // Where W does not divide n, slices of an all-reduce on hosts are uneven and a rank sends a little
-// less (comm/host_collectives.h).
+// less (comm/host_collectives.h); one of few bytes over peers' memory sends more, and counts so all
+// the same (comm/peer/peer_communicator.h).
 struct CommCounters {
   int64_t all_gathers = 0, reduce_scatters = 0, all_reduces = 0;
   int64_t gathered_bytes = 0, reduced_bytes = 0, all_reduced_bytes = 0;

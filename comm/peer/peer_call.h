@@ -14,6 +14,7 @@
 // Epochs   A word holds the number of the call of its block, counted in device memory: replays of a
 //          graph go on counting. Words only grow, so none is ever set back and a peer that is ahead
 //          does no harm. tests/comm/peer/peer_protocol_test.cc walks all interleavings of this.
+// Packs    Sums of few bytes have another protocol, in a lane of all-reduces: peer_packs.h.
 // Waiting  Blocks spin, so all blocks of a call must come to run on every GPU while others spin. A
 //          block waits for its own number on other GPUs only, never for a block of its own GPU;
 //          blocks of other kernels end by themselves. So it is enough that the spinning blocks of
@@ -21,6 +22,7 @@
 //          each communicator ask for that room at set-up, by the GPU's own numbers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,8 +30,12 @@ namespace millrace {
 
 inline constexpr int kMaxPeers = 8;        // ranks of a group
 inline constexpr int kMaxPeerBlocks = 64;  // of a launch
-inline constexpr int kPeerGatherBlocks = 16, kPeerReduceBlocks = 32,
-                     kPeerExchangeBlocks = 32;  // of a launch, unless asked
+inline constexpr int kPeerThreads = 512;   // of a block
+inline constexpr int kPeerGatherBlocks = 16, kPeerReduceBlocks = 32, kPeerExchangeBlocks = 32,
+                     kPeerAllReduceBlocks = 32;  // of a launch, unless asked
+// peer_room.cc counts gathers and reductions of a stream in place of its other calls.
+static_assert(std::max(kPeerExchangeBlocks, kPeerAllReduceBlocks) <=
+              kPeerGatherBlocks + kPeerReduceBlocks);
 
 // Written by peers, read here. Word r is rank r's: call number << kSignatureBits, and in `entered`
 // the signature of the call below it.
@@ -39,14 +45,14 @@ struct alignas(128) PeerWords {
 };
 inline constexpr int kSignatureBits = 24;
 
-// One for each kind of call of a communicator, so that gathers and reductions may overlap.
+// One for each kind of call of a communicator, so that calls of different kinds may overlap.
 struct PeerLane {
   PeerWords blocks[kMaxPeerBlocks];
   uint64_t calls[kMaxPeerBlocks];  // that block b has completed; this rank's own
 };
 
 // Leaves out a wait, and makes ranks of odd number slow to move, for tests that prove that this
-// would be noticed.
+// would be noticed. kNoEntry of packs: that for the peers' packs.
 enum class PeerFault : int { kNone, kNoEntry, kNoDone };
 
 // By value, so that a captured launch keeps it.

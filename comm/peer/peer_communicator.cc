@@ -3,18 +3,24 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
+#include "comm/launched_bytes.h"
 #include "comm/nccl/nccl_connect.h"
 #include "comm/operand_checks.h"
+#include "comm/peer/peer_all_reduce.h"
 #include "comm/peer/peer_exchange.h"
 #include "comm/peer/peer_gather.h"
+#include "comm/peer/peer_packs.h"
 #include "comm/peer/peer_reduce.h"
+#include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/cuda/gpu_wait.h"
 #include "runtime/base/error.h"
@@ -22,12 +28,37 @@
 namespace millrace {
 namespace {
 
-enum class Kind : uint32_t { kGather, kRoundingGather, kReduce, kExchange };
-constexpr int kLanes = 3;  // gathers, reductions, exchanges
+// A launch; kSumSlices and kGatherSums are one all-reduce.
+enum class Kind : uint32_t {
+  kGather,
+  kRoundingGather,
+  kReduce,
+  kExchange,
+  kPacks,
+  kSumSlices,
+  kGatherSums
+};
+// All-reduces have a lane of their own for all their launches: they, too, may overlap others.
+enum Lane : int { kGathers, kReductions, kExchanges, kAllReduces, kLanes };
+
+Lane LaneOf(Kind kind) {
+  switch (kind) {
+    case Kind::kGather:
+    case Kind::kRoundingGather:
+      return kGathers;
+    case Kind::kReduce:
+      return kReductions;
+    case Kind::kExchange:
+      return kExchanges;
+    default:
+      return kAllReduces;
+  }
+}
+
 // What peers map is an allocation of its own: the driver maps whole pages, where
-// small allocations share one.
-constexpr int64_t kLaneBytes = 2 << 20;
-static_assert(kLanes * sizeof(PeerLane) <= kLaneBytes);
+// small allocations share one. Lanes, then staging memory of packs.
+constexpr int64_t kOwnBytes = 2 << 20, kStagingAt = kOwnBytes - kStagingBytes;
+static_assert(kLanes * sizeof(PeerLane) <= kStagingAt && kStagingAt % kPackBytes == 0);
 
 // Of what all ranks must agree on in a call; never 0.
 uint32_t Signature(Kind kind, DType dtype, int64_t offset, int64_t n) {
@@ -43,91 +74,85 @@ uint32_t Signature(Kind kind, DType dtype, int64_t offset, int64_t n) {
 
 class PeerCommunicatorImpl final : public PeerCommunicator {
  public:
-  PeerCommunicatorImpl(std::unique_ptr<Communicator> host,
-                       std::function<std::unique_ptr<Communicator>()> other, CudaDevice& device,
+  PeerCommunicatorImpl(std::unique_ptr<Communicator> host, CudaDevice& device,
                        const std::string& label, const PeerOptions& options, Log& log)
       : host_(std::move(host)),
-        make_(std::move(other)),
         device_(device),
         log_(log),
         options_(options),
         checks_(label, host_->rank(), host_->world_size()),
         rank_(host_->rank()),
         world_(host_->world_size()) {
-    for (const int blocks : {options.gather_blocks, options.reduce_blocks, options.exchange_blocks})
+    MR_REQUIRE(ErrorCode::kInvalidArgument, world_ > 1,
+               "communicator '{}': one rank has no peers, and two at least are needed", label);
+    for (const int blocks : most_blocks_)
       MR_REQUIRE(ErrorCode::kConfig, blocks >= 1 && blocks <= kMaxPeerBlocks,
                  "peer memory: {} blocks; 1 to {} are allowed", blocks, kMaxPeerBlocks);
-    if (world_ == 1) {
-      static_cast<void>(Other());
-      return;
-    }
     RequireRoom();
     words_ = device.AllocateHost(2 * sizeof(uint32_t), "peer words of " + label);
     for (const int i : {kStop, kStrange}) *HostWord(i) = 0;
-    lanes_ = device.Allocate(kLaneBytes, "peer lanes of " + label);
+    own_ = device.Allocate(kOwnBytes, "peer lanes of " + label);
     const auto stream = device.MakeStream(StreamRole::kCompute);
-    device.EnqueueFill(lanes_->data(), std::byte{0}, lanes_->bytes(), *stream);
+    device.EnqueueFill(own_->data(), std::byte{0}, own_->bytes(), *stream);
     stream->Sync();
-    lane_mapping_ =
-        PeerMapping::Make(*host_, device, label, lanes_->data(), lanes_->bytes(), options.gpus);
+    own_mapping_ =
+        PeerMapping::Make(*host_, device, label, own_->data(), own_->bytes(), options.gpus);
   }
 
   ~PeerCommunicatorImpl() override {
-    if (world_ == 1) return;
     // Nobody waits for peers that may never come.
     if (aborted_ || std::uncaught_exceptions() > exceptions_at_birth_) *HostWord(kStop) = 1;
     static_cast<void>(WaitForGpu());
     regions_.clear();
-    lane_mapping_.reset();
+    own_mapping_.reset();
     Meet();
   }
 
   int rank() const noexcept override { return rank_; }
   int world_size() const noexcept override { return world_; }
-  bool RoundsInGathers() const noexcept override { return world_ > 1; }
+  bool RoundsInGathers() const noexcept override { return true; }
 
-  void AllGather(const TensorView& shard, const TensorView& full, const TensorView& scratch,
+  void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
                  Stream& stream) override {
-    if (world_ == 1) return Other().AllGather(shard, full, scratch, stream);
     if (RoundsOnTheWay(shard, full)) return RoundingGather(shard, full, stream);
     const bool in_place = checks_.AllGather(shard, full);
     if (shard.bytes() > 0) {
       const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
-      const PeerSlots slots = Slots(full, in_place);
+      const PeerSlots slots = Slots(full, rank_ * shard.bytes(), in_place);
       LaunchPeerGather(call, shard.data, slots, shard.bytes(), AsCuda(stream).get());
       CountStores(slots, in_place, shard.bytes());
     }
     ++counters_.all_gathers;
   }
 
-  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView& scratch,
+  void ReduceScatterSum(const TensorView& full, const TensorView& shard, const TensorView&,
                         Stream& stream) override {
-    if (world_ == 1) return Other().ReduceScatterSum(full, shard, scratch, stream);
     checks_.ReduceScatter(full, shard);
     if (shard.bytes() > 0) {
       const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
-      PeerSlices slices;
-      const PeerMapping& region = RegionOf(full);
-      for (int r = 0; r < world_; ++r)
-        slices.slice[r] = region.At(r, full.data) + rank_ * shard.bytes();
-      LaunchPeerReduce(call, slices, shard.data, shard.dtype(), shard.numel(),
-                       AsCuda(stream).get());
+      LaunchPeerReduce(call, Slices(full, rank_ * shard.bytes()), shard.data, shard.dtype(),
+                       shard.numel(), AsCuda(stream).get());
       // This rank loads its slice from each peer, and each peer loads as much from here.
       counters_.reduced_bytes += (call.world - 1) * shard.bytes();
     }
     ++counters_.reduce_scatters;
   }
 
-  void AllReduceSum(const TensorView& buffer, const TensorView& scratch, Stream& stream) override {
-    Communicator& other = Other();
-    const CommCounters before = other.counters();
-    other.AllReduceSum(buffer, scratch, stream);
-    counters_ += other.counters() - before;
+  void AllReduceSum(const TensorView& buffer, const TensorView&, Stream& stream) override {
+    checks_.AllReduce(buffer);
+    if (buffer.bytes() > 0) {
+      if (buffer.bytes() <= std::min(options_.packed_bytes, MostPackedBytes(world_, SumBlocks())))
+        SumPacks(buffer, stream);
+      else
+        SumSlices(buffer, stream);
+      counters_.all_reduced_bytes +=
+          LaunchedAllReduceBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
+    }
+    ++counters_.all_reduces;
   }
 
   void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
                 Stream& stream) override {
-    if (world_ == 1) return Other().AllToAll(sent, received, live, stream);
     checks_.AllToAll(sent, received, live);
     if (sent.bytes() > 0) {
       const int64_t bytes = sent.bytes() / world_;
@@ -149,12 +174,9 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
   void Barrier() override { host_->Barrier(); }
 
-  const CommCounters& counters() const noexcept override {
-    return world_ == 1 ? other_->counters() : counters_;
-  }
+  const CommCounters& counters() const noexcept override { return counters_; }
 
   void RegisterMemory(std::byte* base, int64_t bytes) override {
-    if (world_ == 1) return;
     MR_REQUIRE(ErrorCode::kInvalidArgument, regions_.count(base) == 0,
                "communicator '{}', rank {}: memory at {} is registered already", checks_.label(),
                rank_, static_cast<const void*>(base));
@@ -170,43 +192,29 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
 
   void Connect(const CommUses& uses) override {
-    if (world_ == 1) return Other().Connect(uses);
-    if (uses.all_reduces)
-      Other().Connect({.all_gathers = false,
-                       .reduce_scatters = false,
-                       .all_reduces = true,
-                       .all_to_alls = false});
     const CommCounters before = counters_;
-    ExerciseCollectives(*this, device_, NcclOptions{.timeout = options_.timeout},
-                        {.all_gathers = uses.all_gathers,
-                         .reduce_scatters = uses.reduce_scatters,
-                         .all_reduces = false,
-                         .all_to_alls = uses.all_to_alls},
+    ExerciseCollectives(*this, device_, NcclOptions{.timeout = options_.timeout}, uses,
                         checks_.label());
     counters_ = before;
   }
 
   void CheckHealth() const override {
-    if (words_) {
-      const uint32_t strange = *HostWord(kStrange);
-      MR_REQUIRE(ErrorCode::kComm, strange == 0,
-                 "communicator '{}', rank {}: rank {} is in another collective, or has its buffer "
-                 "elsewhere",
-                 checks_.label(), rank_, strange - 1);
-      ThrowIfAborted("check");
-    }
-    if (const Communicator* other = other_seen_) other->CheckHealth();
+    const uint32_t strange = *HostWord(kStrange);
+    MR_REQUIRE(ErrorCode::kComm, strange == 0,
+               "communicator '{}', rank {}: rank {} is in another collective, or has its buffer "
+               "elsewhere",
+               checks_.label(), rank_, strange - 1);
+    ThrowIfAborted("check");
     host_->CheckHealth();
   }
 
   void Abort(const std::string& reason) noexcept override {
-    if (words_) {
+    {
       const std::lock_guard lock(reason_mutex_);
       if (!aborted_) reason_ = reason;
       aborted_ = true;
       *HostWord(kStop) = 1;
     }
-    if (Communicator* other = other_seen_) other->Abort(reason);
     host_->Abort(reason);
   }
 
@@ -217,15 +225,32 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return reinterpret_cast<uint32_t*>(words_->data()) + i;
   }
 
-  Communicator& Other() {
-    if (other_) return *other_;
-    other_ = make_();
-    other_seen_ = other_.get();
-    if (aborted_) {  // which did not see it yet
-      const std::lock_guard lock(reason_mutex_);
-      other_->Abort(reason_);
-    }
-    return *other_;
+  // In one launch, from and to every rank.
+  void SumPacks(const TensorView& buffer, Stream& stream) {
+    PeerCall call = Begin(Kind::kPacks, buffer, buffer.bytes(), stream);
+    call.blocks = PackBlocks(buffer.bytes(), world_, SumBlocks());
+    PeerStaging staging;
+    for (int r = 0; r < world_; ++r) staging.of[r] = own_mapping_->base(r) + kStagingAt;
+    staging.room = PackRoom(world_, SumBlocks());
+    LaunchPeerAllReduce(call, staging, buffer.data, buffer.dtype(), buffer.numel(),
+                        AsCuda(stream).get());
+  }
+
+  // Each rank sums a slice into its own buffer, of which its peers read other slices only, and then
+  // stores the sums into theirs. The last slices are shorter, or empty, and launched all the same:
+  // a peer waits for their blocks.
+  void SumSlices(const TensorView& buffer, Stream& stream) {
+    constexpr int64_t kUnit = 16;  // bytes of a slice are a multiple of
+    const int64_t slice = RoundUp(CeilDiv(buffer.bytes(), world_), kUnit);
+    const int64_t begin = std::min(rank_ * slice, buffer.bytes()),
+                  bytes = std::min(slice, buffer.bytes() - begin);
+    std::byte* const own = buffer.data + begin;
+    const cudaStream_t cuda = AsCuda(stream).get();
+    const PeerCall sum = Begin(Kind::kSumSlices, buffer, slice, stream);
+    LaunchPeerReduce(sum, Slices(buffer, begin), own, buffer.dtype(), bytes / Bytes(buffer.dtype()),
+                     cuda);
+    const PeerCall gather = Begin(Kind::kGatherSums, buffer, slice, stream);
+    LaunchPeerGather(gather, own, Slots(buffer, begin, true), bytes, cuda);
   }
 
   void RoundingGather(const TensorView& master, const TensorView& full, Stream& stream) {
@@ -235,7 +260,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                          DenseLayout(full.dtype(), {n})};
     if (n > 0) {
       const PeerCall call = Begin(Kind::kRoundingGather, full, own.bytes(), stream);
-      const PeerSlots slots = Slots(full, false);
+      const PeerSlots slots = Slots(full, rank_ * own.bytes(), false);
       LaunchPeerRoundingGather(call, master.as<float>(), full.dtype(), slots, n,
                                AsCuda(stream).get());
       CountStores(slots, false, own.bytes());
@@ -281,9 +306,8 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 
   // All lanes of this communicator; a run's communicators together: PeerTrouble.
   void RequireRoom() const {
-    const std::string trouble = WhyNoRoom(
-        {.peers = options_.gather_blocks + options_.reduce_blocks + options_.exchange_blocks},
-        PeerRoomOf(device_));
+    const int blocks = std::accumulate(most_blocks_.begin(), most_blocks_.end(), 0);
+    const std::string trouble = WhyNoRoom({.peers = blocks}, PeerRoomOf(device_));
     MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
                "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,
                device_.ordinal(), trouble);
@@ -296,33 +320,41 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
 
   PeerCall Begin(Kind kind, const TensorView& full, int64_t shard_bytes, Stream& stream) const {
-    const int lane = kind == Kind::kReduce ? 1 : kind == Kind::kExchange ? 2 : 0;
-    constexpr CommOp kOps[] = {CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kAllToAll};
-    const int most[] = {options_.gather_blocks, options_.reduce_blocks, options_.exchange_blocks};
+    constexpr CommOp kOps[kLanes] = {CommOp::kAllGather, CommOp::kReduceScatter, CommOp::kAllToAll,
+                                     CommOp::kAllReduce};
+    const Lane lane = LaneOf(kind);
     ThrowIfAborted(Name(kOps[lane]));
     MR_CHECK_EQ(AsCuda(stream).device().ordinal(), device_.ordinal(),
                 "communicator '{}' is given a stream of another GPU", checks_.label());
     const PeerMapping& region = RegionOf(full);
     PeerCall call;
     for (int r = 0; r < world_; ++r)
-      call.lanes[r] = reinterpret_cast<PeerLane*>(lane_mapping_->base(r)) + lane;
+      call.lanes[r] = reinterpret_cast<PeerLane*>(own_mapping_->base(r)) + lane;
     uint32_t* const words = reinterpret_cast<uint32_t*>(words_->data());
     call.stop = words + kStop;
     call.strange = words + kStrange;
     call.signature = Signature(kind, full.dtype(), full.data - region.base(rank_), full.numel());
     call.rank = rank_;
     call.world = world_;
-    call.blocks = Blocks(shard_bytes, most[lane]);
+    call.blocks = Blocks(shard_bytes, most_blocks_[lane]);
     call.fault = options_.fault;
     return call;
   }
 
-  PeerSlots Slots(const TensorView& full, bool in_place) const {
+  int SumBlocks() const { return most_blocks_[kAllReduces]; }
+
+  // What lies `offset` bytes behind the beginning of each rank's `full`.
+  PeerSlices Slices(const TensorView& full, int64_t offset) const {
+    const PeerMapping& region = RegionOf(full);
+    PeerSlices slices;
+    for (int r = 0; r < world_; ++r) slices.slice[r] = region.At(r, full.data) + offset;
+    return slices;
+  }
+  PeerSlots Slots(const TensorView& full, int64_t offset, bool in_place) const {
     const PeerMapping& region = RegionOf(full);
     PeerSlots slots;
     for (int k = 1; k <= world_ - (in_place ? 1 : 0); ++k)
-      slots.slot[slots.count++] =
-          region.At((rank_ + k) % world_, full.data) + rank_ * (full.bytes() / world_);
+      slots.slot[slots.count++] = region.At((rank_ + k) % world_, full.data) + offset;
     return slots;
   }
 
@@ -344,19 +376,19 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   }
 
   const std::unique_ptr<Communicator> host_;
-  const std::function<std::unique_ptr<Communicator>()> make_;  // of other_
-  std::unique_ptr<Communicator> other_;                        // null until it is needed
-  std::atomic<Communicator*> other_seen_ = nullptr;            // the same, for other threads
   CudaDevice& device_;
   Log& log_;
   const PeerOptions options_;
+  const std::array<int, kLanes> most_blocks_ = {options_.gather_blocks, options_.reduce_blocks,
+                                                options_.exchange_blocks,
+                                                options_.all_reduce_blocks};
   const OperandChecks checks_;
   const int rank_;
   const int world_;
   const int exceptions_at_birth_ = std::uncaught_exceptions();
   std::unique_ptr<HostBuffer> words_;
-  std::unique_ptr<DeviceBuffer> lanes_;
-  std::unique_ptr<PeerMapping> lane_mapping_;
+  std::unique_ptr<DeviceBuffer> own_;  // lanes, staging memory
+  std::unique_ptr<PeerMapping> own_mapping_;
   std::map<const std::byte*, std::unique_ptr<PeerMapping>> regions_;  // by their base
   CommCounters counters_;
   mutable std::mutex reason_mutex_;
@@ -369,15 +401,14 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
 BlockRoom PeerRoomOf(const CudaDevice& device) {
   MR_CUDA(cudaSetDevice(device.ordinal()));
   return {.multiprocessors = device.properties().multiProcessorCount,
-          .peers_each =
-              std::min({PeerGatherBlocksEach(), PeerReduceBlocksEach(), PeerExchangeBlocksEach()})};
+          .peers_each = std::min({PeerGatherBlocksEach(), PeerReduceBlocksEach(),
+                                  PeerExchangeBlocksEach(), PeerAllReduceBlocksEach()})};
 }
 
-std::unique_ptr<PeerCommunicator> MakePeerCommunicator(
-    std::unique_ptr<Communicator> host, std::function<std::unique_ptr<Communicator>()> other,
-    CudaDevice& device, const std::string& label, const PeerOptions& options, Log& log) {
-  return std::make_unique<PeerCommunicatorImpl>(std::move(host), std::move(other), device, label,
-                                                options, log);
+std::unique_ptr<PeerCommunicator> MakePeerCommunicator(std::unique_ptr<Communicator> host,
+                                                       CudaDevice& device, const std::string& label,
+                                                       const PeerOptions& options, Log& log) {
+  return std::make_unique<PeerCommunicatorImpl>(std::move(host), device, label, options, log);
 }
 
 }  // namespace millrace

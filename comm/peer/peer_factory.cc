@@ -35,9 +35,7 @@ class PeerCommFactory final : public CommFactory {
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
                                      const std::string& label) override {
     if (ranks.size() == 1 || !wants_(ranks)) return nccl_->Make(ranks, label);
-    return MakePeerCommunicator(
-        host_.Make(ranks, label), [this, ranks, label] { return nccl_->Make(ranks, label); },
-        device_, label, options_, log_);
+    return MakePeerCommunicator(host_.Make(ranks, label), device_, label, options_, log_);
   }
 
   std::unique_ptr<Communicator> MakeSmall(const std::vector<int>& ranks,

@@ -1,5 +1,5 @@
-// Communicators over the memory of peers for groups that gather and reduce-scatter; those of
-// another factory for everything else.
+// Communicators over the memory of peers for the groups that a run names; those of another factory
+// for everything else.
 #pragma once
 
 #include <functional>

@@ -18,7 +18,8 @@ struct PeerSlices {
 
 // out[i] = ((slice[0][i] + slice[1][i]) + slice[2][i]) + ... for i in [0, n): the sum of
 // comm/rank_order_sum.h, bit for bit where it is a number. f32 and bf16 accumulate in f32, bf16
-// rounds once; f64 in double. Any alignment that the dtype has.
+// rounds once; f64 in double. Any alignment that the dtype has. `out` may be this rank's own slice,
+// of which its peers read nothing.
 void LaunchPeerReduce(const PeerCall& call, const PeerSlices& slices, std::byte* out, DType dtype,
                       int64_t n, cudaStream_t stream);
 

@@ -5,8 +5,10 @@
 namespace millrace {
 
 WaitingBlocks WaitingInRun(const CollectiveBlocks& blocks) {
-  // Those of one stream, whatever their axes, follow each other; so an all-to-all, which has no
-  // more blocks than both lanes of its stream, waits instead of these.
+  // Those of one stream, whatever their axes, follow each other; so an all-to-all or an all-reduce,
+  // which has no more blocks than both lanes of its stream, waits instead of these. Where a third
+  // stream has nothing but all-reduces (routers' sums over shards), they fit into what the other
+  // two do not use: of the lanes of a stream one waits at a time.
   const int streams = blocks.exchanges ? 3 : 2;
   return {.peers = streams * (blocks.gather + blocks.reduce),
           .nccl = blocks.replicas + blocks.statistics};

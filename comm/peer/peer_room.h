@@ -30,7 +30,7 @@ struct BlockRoom {
 // What a run's collectives have, each at most.
 struct CollectiveBlocks {
   int gather = 0, reduce = 0;  // over peers' memory
-  bool exchanges = false;      // whether activations are exchanged, too
+  bool exchanges = false;      // whether activations are exchanged or summed, too
   // NCCL's: gradients between replicas, if there are any; the world's statistics.
   int replicas = 0, statistics = 0;
 };

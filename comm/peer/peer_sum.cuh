@@ -1,4 +1,4 @@
-// Sums of 16 bytes of elements, or of one element, in rank order.
+// Sums of 16 or 8 bytes of elements, or of one element, in rank order.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace millrace {
 
-// One: an element as it lies in memory; Acc: what it is added in; kPack: elements in 16 bytes.
+// One: an element as it lies in memory; Acc: what it is added in.
 template <DType D>
 struct SumTraits;
 template <>
@@ -32,14 +32,13 @@ struct SumTraits<DType::kF64> {
   using One = double;
   using Acc = double;
 };
-template <DType D>
-inline constexpr int kSumPack = 16 / static_cast<int>(sizeof(typename SumTraits<D>::One));
 
-template <DType D>
+// Raw: what is loaded and stored at once, uint4 or uint2; kPack: elements in it.
+template <DType D, class Raw = uint4>
 struct RankSum {
   using One = typename SumTraits<D>::One;
   using Acc = typename SumTraits<D>::Acc;
-  static constexpr int kPack = kSumPack<D>;
+  static constexpr int kPack = static_cast<int>(sizeof(Raw) / sizeof(One));
 
   static __device__ __forceinline__ Acc Widen(One one) {
     if constexpr (kIsFloatOf16Bits<D>)
@@ -62,23 +61,23 @@ struct RankSum {
 
   Acc v[kPack];
 
-  __device__ __forceinline__ void Begin(const uint4& raw) {
+  __device__ __forceinline__ void Begin(const Raw& raw) {
     One ones[kPack];
     memcpy(ones, &raw, sizeof raw);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) v[i] = Widen(ones[i]);
   }
-  __device__ __forceinline__ void AddNext(const uint4& raw) {
+  __device__ __forceinline__ void AddNext(const Raw& raw) {
     One ones[kPack];
     memcpy(ones, &raw, sizeof raw);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) v[i] = Add(v[i], Widen(ones[i]));
   }
-  __device__ __forceinline__ uint4 Rounded() const {
+  __device__ __forceinline__ Raw Rounded() const {
     One ones[kPack];
 #pragma unroll
     for (int i = 0; i < kPack; ++i) ones[i] = Round(v[i]);
-    uint4 raw;
+    Raw raw;
     memcpy(&raw, ones, sizeof raw);
     return raw;
   }

@@ -8,8 +8,6 @@
 
 namespace millrace {
 
-inline constexpr int kPeerThreads = 512;
-
 // The least of what CUDA's occupancy says of `kernels`, on the current GPU.
 template <class... Kernels>
 int BlocksEach(Kernels... kernels) {
@@ -37,15 +35,53 @@ __device__ __forceinline__ uint32_t LoadHost(const uint32_t* word) {
   return value;
 }
 
+// Words that order no other access.
+__device__ __forceinline__ void StoreRelaxed(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+__device__ __forceinline__ uint64_t LoadRelaxed(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+
+// Whether a wait ends at its look number `looks`: told to stop. Few look at host memory, which
+// takes a microsecond.
+__device__ __forceinline__ bool StopsAt(uint32_t looks, const PeerCall& call) {
+  constexpr uint32_t kLooks = 4096;
+  return looks % kLooks == 0 && LoadHost(call.stop) != 0;
+}
+
 // Until *word is of call `number` or a later one. False: told to stop.
 __device__ __forceinline__ bool AwaitCall(const uint64_t* word, uint64_t number,
                                           const PeerCall& call, uint64_t* seen) {
-  constexpr uint32_t kLooks = 4096;  // between looks at host memory, which takes a microsecond
   for (uint32_t looks = 1;; ++looks) {
     *seen = LoadAcquire(word);
     if (*seen >> kSignatureBits >= number) return true;
-    if (looks % kLooks == 0 && LoadHost(call.stop) != 0) return false;
+    if (StopsAt(looks, call)) return false;
   }
+}
+
+// A rank's `entered` of this call.
+__device__ __forceinline__ uint64_t EntryWord(const PeerCall& call, uint64_t number) {
+  return number << kSignatureBits | call.signature;
+}
+
+// Whether `peer`, whose `entered` is `seen`, of call `number` or a later one, was in this call. If
+// not, says so and waits to be told to stop.
+__device__ __forceinline__ bool IsInThisCall(int peer, uint64_t seen, const PeerCall& call,
+                                             uint64_t number) {
+  if (seen >> kSignatureBits != number || seen == EntryWord(call, number)) return true;
+  asm volatile("st.relaxed.sys.u32 [%0], %1;" : : "l"(call.strange), "r"(1 + peer) : "memory");
+  while (LoadHost(call.stop) == 0) __nanosleep(1000);
+  return false;
+}
+
+// Of PeerFault: ranks of odd number are slow to move.
+__device__ __forceinline__ void DelayFaulty(const PeerCall& call) {
+  if (call.fault != PeerFault::kNone && call.rank % 2 == 1)
+#pragma unroll 1
+    for (int us = 0; us < 30; ++us) __nanosleep(1000);
 }
 
 // Steps 1 and 2, in every thread of the block. Returns the number of this call, or 0: told to stop;
@@ -59,24 +95,13 @@ __device__ __forceinline__ uint64_t EnterCall(const PeerCall& call) {
   const uint64_t number = shared_number;
   bool go = true;
   if (peer < call.world && peer != call.rank) {
-    StoreRelease(&call.lanes[peer]->blocks[block].entered[call.rank],
-                 number << kSignatureBits | call.signature);
+    StoreRelease(&call.lanes[peer]->blocks[block].entered[call.rank], EntryWord(call, number));
     uint64_t seen = 0;
-    if (call.fault != PeerFault::kNoEntry) {
-      go = AwaitCall(&own->blocks[block].entered[peer], number, call, &seen);
-      constexpr uint64_t kMask = (uint64_t{1} << kSignatureBits) - 1;
-      if (go && seen >> kSignatureBits == number && (seen & kMask) != call.signature) {
-        asm volatile("st.relaxed.sys.u32 [%0], %1;"
-                     :
-                     : "l"(call.strange), "r"(1 + peer)
-                     : "memory");
-        while (LoadHost(call.stop) == 0) __nanosleep(1000);
-        go = false;
-      }
-    }
+    if (call.fault != PeerFault::kNoEntry)
+      go = AwaitCall(&own->blocks[block].entered[peer], number, call, &seen) &&
+           IsInThisCall(peer, seen, call, number);
   }
-  if (call.fault != PeerFault::kNone && call.rank % 2 == 1)
-    for (int us = 0; us < 30; ++us) __nanosleep(1000);
+  DelayFaulty(call);
   return __syncthreads_and(go) ? number : 0;
 }
 

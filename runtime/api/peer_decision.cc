@@ -33,10 +33,9 @@ PeerDecision DecidePeerMemory(ExecutionConfig::PeerMemory wanted, Backend backen
       "other's memory; `auto` goes on without, and so does `off`",
       key, obstacle);
   if (!obstacle.empty()) return {false, fmt::format("{}: not in use: {}", key, obstacle)};
-  return {true,
-          fmt::format("{}: what is gathered and reduce-scattered moves over peers' memory, {} GPUs "
-                      "to a copy of the parameters",
-                      key, mesh.Size(kCopyAxes))};
+  return {true, fmt::format("{}: what is gathered and summed moves over peers' memory, {} GPUs "
+                            "to a copy of the parameters",
+                            key, mesh.Size(kCopyAxes))};
 }
 
 }  // namespace millrace

@@ -544,17 +544,18 @@ void DigestOf(Communicator& comm, Bench& bench, uint64_t& hash) {
 }  // namespace
 
 const std::vector<ContractCase>& CommunicatorContract() {
-  constexpr Promise every = Promise::kEvery, host = Promise::kHost;
+  constexpr Promise every = Promise::kEvery, ordered = Promise::kRankOrder, host = Promise::kHost;
   static const std::vector<ContractCase> cases = {
       {every, "all-gather puts the shard of rank r at place r, bit for bit, in place and not",
        Gather},
       {every, "a gather of f32 shards into 16 bits rounds on the way, or is refused", GatherRounds},
       {every, "sums that are exact in any order are exact, of slices and over all", WholeSums},
-      {host, "reduce-scatter leaves rank r the sum of slice r, added in rank order", ReduceScatter},
-      {host, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},
+      {ordered, "reduce-scatter leaves rank r the sum of slice r, added in rank order",
+       ReduceScatter},
+      {ordered, "all-reduce leaves every rank the same sum, added in rank order", AllReduce},
       {every, "all-to-all puts piece p of rank r at place r on rank p, bit for bit", AllToAll},
       {every, "calls of changing kind and size stay in step", Mixture<Wholes<float>>},
-      {host, "reduce-scatter and all-gather together are an all-reduce, bit for bit",
+      {ordered, "reduce-scatter and all-gather together are an all-reduce, bit for bit",
        Mixture<Terms<float>>},
       {every, "wrong arguments are refused by name before anything moves", WrongArguments},
       {host, "wrong scratch is refused by name before anything moves", WrongScratch},

@@ -1,5 +1,5 @@
 // What every Communicator must do, as one list of cases that each implementation's test runs:
-// comm/local on threads, comm/mpi on processes, comm/nccl on copies in device memory.
+// comm/local on threads, comm/mpi on processes, comm/nccl and comm/peer on copies in device memory.
 //
 // A case runs on all ranks at once and says what is wrong in a Report: Catch2's assertions are not
 // thread-safe, and a rank that stopped in the middle of a case would leave the others waiting.
@@ -42,8 +42,9 @@ class Report {
 inline constexpr int64_t kContractChunkBytes = 1024;
 
 enum class Promise {
-  kEvery,  // of every implementation
-  kHost    // of host transports: sums in rank order, rounded once; scratch
+  kEvery,      // of every implementation
+  kRankOrder,  // of host transports and of peers: sums in rank order, rounded once
+  kHost        // of host transports: scratch; counts of what has moved
 };
 
 struct ContractCase {

@@ -44,9 +44,10 @@ for tool in memcheck racecheck synccheck initcheck; do
   if [[ $tool == racecheck ]]; then contract_how=cases contract_cases='~sample*'; fi
   rows+=("$tool|contract_test|400|$contract_how|$contract_cases" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
-  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
+  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|peer_sums_test|$peer_most|$how|"
+         "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
          "$tool|cuda_mark_test|60|one|" "$tool|cuda_copies_test|60|one|" "$tool|mamba_test|300|one|" "$tool|context_attention_test|300|one|$own_context"
-         "$tool|cached_attention_test|300|one|" "$tool|packed_attention_test|300|one|")
+         "$tool|cached_attention_test|300|one|" "$tool|packed_attention_test|300|one|" "$tool|in_order_row_test|300|one|")
   # racecheck ends in an internal error of its own beside cuBLASLt's products (CUDA 13.0, H100 and H200). Ours there are contract_test's, too.
   [[ $tool == racecheck ]] || rows+=("$tool|matmul_test|400|one|$products")
 done

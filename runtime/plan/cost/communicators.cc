@@ -113,7 +113,7 @@ int64_t BesideArena(const std::vector<PlannedCommunicator>& communicators, const
   for (const PlannedCommunicator& communicator : communicators) {
     const bool over_peers = peers && (communicator.axes - kCopyAxes).empty();
     if (over_peers) bytes += machine.peer_communicator_bytes;
-    if (!over_peers || machine.has_communicators || communicator.all_reduces)
+    if (!over_peers || machine.has_communicators)
       bytes += NcclBytes(communicator, kCommunicatorChannels, mesh, machine);
   }
   return bytes + MappedPeers(mesh, machine) * (arena_bytes / kBytesPerMappedByte);

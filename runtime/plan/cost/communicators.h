@@ -11,8 +11,7 @@
 // Channels As comm/nccl/nccl_options.h gives them: 16, and 2 for statistics over the world.
 // Peers    Over the memory of peers (maps_peers) communicators within a copy of the parameters take
 //          next to nothing, and the arena of each peer that is mapped 8 bytes for each 4 KiB.
-//          Statistics and sums over replicas stay with NCCL, and so do all-reduces within a copy:
-//          one that makes them has NCCL's, too.
+//          Statistics and sums over replicas stay with NCCL.
 //
 // Figures are a machine file's, section `device`. To measure them: `nccl_bench --choose max_ctas=16
 // max_ctas=8` on two GPUs (tests/comm/nccl) says MiB when a communicator is made and when gathers

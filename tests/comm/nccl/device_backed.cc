@@ -10,10 +10,14 @@ namespace {
 
 constexpr int64_t kArenaBytes = 4 << 20;
 
+// Where operands lie that begin between multiples of 4 bytes.
+enum class BetweenWords { kRegistered, kOutside };
+
 class DeviceBacked final : public Communicator {
  public:
-  DeviceBacked(GpuRank& rank, std::unique_ptr<Communicator> inner)
+  DeviceBacked(GpuRank& rank, std::unique_ptr<Communicator> inner, BetweenWords between)
       : device_(rank.device),
+        between_(between),
         inner_(std::move(inner)),
         arena_(rank, {inner_.get()}, kArenaBytes),
         base_(arena_.Take(DType::kU8, kArenaBytes).data),
@@ -22,6 +26,7 @@ class DeviceBacked final : public Communicator {
 
   int rank() const noexcept override { return inner_->rank(); }
   int world_size() const noexcept override { return inner_->world_size(); }
+  bool RoundsInGathers() const noexcept override { return inner_->RoundsInGathers(); }
 
   void AllGather(const TensorView& shard, const TensorView& full, const TensorView&,
                  Stream&) override {
@@ -63,16 +68,16 @@ class DeviceBacked final : public Communicator {
 
  private:
   // Two operands on the device, overlapping there as they do on the host, at offsets that depend on
-  // sizes and on the host address modulo 16 only: the same on all ranks, as windows demand. What
-  // begins between multiples of 4 bytes lies outside windows, which do not take it.
+  // sizes and on the host address modulo 16 only: the same on all ranks, as windows demand.
   class Mirror {
    public:
     Mirror(DeviceBacked& owner, const TensorView& first, const TensorView& second) : owner_(owner) {
       views_[0] = host_[0] = first;
       views_[1] = host_[1] = second;
       for (const TensorView& view : host_)
-        if (reinterpret_cast<uintptr_t>(view.data) % 4 != 0 ||
-            (second.data != nullptr && view.layout.span_bytes() % 4 != 0))
+        if (owner_.between_ == BetweenWords::kOutside &&
+            (reinterpret_cast<uintptr_t>(view.data) % 4 != 0 ||
+             (second.data != nullptr && view.layout.span_bytes() % 4 != 0)))
           base_ = owner_.outside_->data();
       if (Overlapping()) {
         const std::byte* const low = std::min(first.data, second.data);
@@ -117,6 +122,7 @@ class DeviceBacked final : public Communicator {
   };
 
   CudaDevice& device_;
+  const BetweenWords between_;
   const std::unique_ptr<Communicator> inner_;
   TestArena arena_;
   std::byte* const base_;
@@ -131,7 +137,8 @@ class DeviceBackedFactory final : public CommFactory {
   int world_size() const noexcept override { return rank_.world(); }
   std::unique_ptr<Communicator> Make(const std::vector<int>& ranks,
                                      const std::string& label) override {
-    return std::make_unique<DeviceBacked>(rank_, rank_.nccl.Make(ranks, label));
+    return std::make_unique<DeviceBacked>(rank_, rank_.nccl.Make(ranks, label),
+                                          BetweenWords::kOutside);
   }
 
  private:
@@ -142,6 +149,10 @@ class DeviceBackedFactory final : public CommFactory {
 
 std::unique_ptr<CommFactory> MakeDeviceBackedFactory(GpuRank& rank) {
   return std::make_unique<DeviceBackedFactory>(rank);
+}
+
+std::unique_ptr<Communicator> MakeDeviceBacked(GpuRank& rank, std::unique_ptr<Communicator> inner) {
+  return std::make_unique<DeviceBacked>(rank, std::move(inner), BetweenWords::kRegistered);
 }
 
 }  // namespace millrace::testing

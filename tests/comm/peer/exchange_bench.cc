@@ -125,9 +125,8 @@ int BenchAll(const Load& load) {
       const std::string name = "peer " + std::to_string(blocks);
       PeerOptions options;
       options.exchange_blocks = blocks;
-      const auto peer = MakePeerCommunicator(
-          rank.host.Make(rank.Everyone(), name),
-          [&] { return rank.nccl.Make(rank.Everyone(), name); }, rank.device, name, options);
+      const auto peer =
+          MakePeerCommunicator(rank.host.Make(rank.Everyone(), name), rank.device, name, options);
       peer->RegisterMemory(bench.memory().data(), bench.memory().bytes());
       bench.Time(name, *peer);
       peer->UnregisterMemory(bench.memory().data());

@@ -1,12 +1,13 @@
-// Times of all-gathers and reduce-scatters over the memory of peers beside NCCL's, by size: two
-// markdown tables per call, the second with bus bandwidths.
+// Times of all-gathers, reduce-scatters and all-reduces over the memory of peers beside NCCL's, by
+// size: two markdown tables per call, the second with bus bandwidths.
 //
 //   mpirun -n 2 peer_bench [--quick]      GPUs as threads of one process: the same without mpirun
 //
 // A sample is the time of one graph with several calls, divided by their number; the ranks meet on
 // the device right before it. Samples of all columns alternate; per sample the slowest rank counts;
 // cells are medians. Bytes are those of the full buffer; bus bandwidth is bytes * (W - 1) / W /
-// median. Results are checked: a cell of a wrong one says so.
+// median, of an all-reduce twice that. Results are checked: a cell of a wrong one says so. An
+// all-reduce goes as packs where these have room, and in columns of slices never.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -32,9 +33,10 @@ constexpr int kWarmUps = 3;
 struct Sizes {
   std::vector<int64_t> bytes;
   int samples;
+  std::vector<int64_t> all_reduced = {8 << 10, 64 << 10, 256 << 10, 512 << 10, 4 << 20};
 };
 
-enum class Call { kGather, kReduce };
+enum class Call { kGather, kReduce, kAllReduce };
 
 // A communicator and where its operands lie.
 struct Way {
@@ -43,6 +45,12 @@ struct Way {
   bool peers = false;  // over the memory of peers
   std::byte* memory = nullptr;
   bool only_gathers = false, rounds = false;  // rounds: gathers f32 shards into bf16
+  bool only_all_reduces = false;
+
+  bool Has(Call call, DType dtype) const {
+    if (only_gathers) return call == Call::kGather && dtype == DType::kBF16;
+    return !only_all_reduces || call == Call::kAllReduce;
+  }
 };
 
 struct Operands {
@@ -80,9 +88,12 @@ class Bench {
     comms_.back()->RegisterMemory(symmetric_memory_->data(), symmetric_memory_->bytes());
     ways_.push_back({"NCCL symmetric", comms_.back().get(), false, symmetric_memory_->data()});
     for (Way& way : ways_) way.comm->Connect({});
-    for (const int blocks : {8, 16, 32}) AddPeer(fmt::format("peer {}", blocks), blocks, false);
-    for (const int blocks : {16, 32})
-      AddPeer(fmt::format("peer from f32 {}", blocks), blocks, true);
+    for (const int blocks : {8, 16, 32}) AddPeer(fmt::format("peer {}", blocks), blocks);
+    for (const int blocks : {16, 32}) {
+      Way& way = AddPeer(fmt::format("peer from f32 {}", blocks), blocks);
+      way.only_gathers = way.rounds = true;
+    }
+    AddPeer("slices 32", 32, 0).only_all_reduces = true;
     meet_ = ways_[2].comm;
   }
 
@@ -93,7 +104,9 @@ class Bench {
   void Run(Call call, DType dtype) {
     Table(call, dtype);
     if (rank_.rank() != 0) return;
-    const char* const name = call == Call::kReduce ? "reduce-scatter" : "all-gather";
+    const char* const name = call == Call::kReduce   ? "reduce-scatter"
+                             : call == Call::kGather ? "all-gather"
+                                                     : "all-reduce";
     for (const bool bus : {false, true}) {
       std::printf("\n%s %s, %s\n\n| KiB |", name, std::string(Name(dtype)).c_str(),
                   bus ? "bus GB/s" : "us (p10 median p90)");
@@ -101,7 +114,7 @@ class Bench {
       std::printf("%s\n|--:|", bus ? " best peer / best NCCL, time |" : "");
       for (size_t i = 0; i < columns_.size() + (bus ? 1 : 0); ++i) std::printf("---|");
       std::printf("\n");
-      for (size_t s = 0; s < sizes_.bytes.size(); ++s) PrintRow(s, bus);
+      for (size_t s = 0; s < SizesOf(call).size(); ++s) PrintRow(call, s, bus);
     }
     std::fflush(stdout);
   }
@@ -117,23 +130,28 @@ class Bench {
     std::vector<Cell> cells;  // by size
   };
 
-  void AddPeer(const std::string& name, int blocks, bool rounds) {
+  const std::vector<int64_t>& SizesOf(Call call) const {
+    return call == Call::kAllReduce ? sizes_.all_reduced : sizes_.bytes;
+  }
+
+  Way& AddPeer(const std::string& name, int blocks,
+               int64_t packed_bytes = PeerOptions().packed_bytes) {
     PeerOptions options;
-    options.gather_blocks = options.reduce_blocks = blocks;
+    options.gather_blocks = options.reduce_blocks = options.all_reduce_blocks = blocks;
+    options.packed_bytes = packed_bytes;
     options.timeout = symmetric_options_.timeout;
-    auto peer = MakePeerCommunicator(
-        rank_.host.Make(rank_.Everyone(), name),
-        [this, name] { return rank_.nccl.Make(rank_.Everyone(), name); }, rank_.device, name,
-        options);
+    auto peer =
+        MakePeerCommunicator(rank_.host.Make(rank_.Everyone(), name), rank_.device, name, options);
     peer->RegisterMemory(plain_memory_->data(), plain_memory_->bytes());
-    Way way{name, peer.get(), true, plain_memory_->data()};
-    way.only_gathers = way.rounds = rounds;
-    ways_.push_back(way);
     comms_.push_back(std::move(peer));
+    ways_.push_back({name, comms_.back().get(), true, plain_memory_->data()});
+    return ways_.back();
   }
 
   void Issue(Call call, const Way& way, const Operands& o) {
-    if (call == Call::kReduce)
+    if (call == Call::kAllReduce)
+      way.comm->AllReduceSum(o.full, {}, *stream_);
+    else if (call == Call::kReduce)
       way.comm->ReduceScatterSum(o.full, o.shard, {}, *stream_);
     else if (way.rounds)
       way.comm->AllGather(o.master, o.full, {}, *stream_);
@@ -147,7 +165,7 @@ class Bench {
       LaunchRoundFill(view.dtype(), view.data, view.numel(), rank_.rank(), round_.as<int64_t>(),
                       stream);
     };
-    if (call == Call::kReduce) {
+    if (call != Call::kGather) {
       fill(o.full);
     } else {
       rank_.device.EnqueueFill(o.full.data, std::byte{0x7f}, o.full.bytes(), *stream_);
@@ -160,11 +178,11 @@ class Bench {
 
   int64_t Wrong(Call call, const Operands& o) {
     ToDevice(rank_, std::vector<int64_t>{0}, wrong_, *stream_);
-    const bool sums = call == Call::kReduce;
-    const TensorView& result = sums ? o.shard : o.full;
-    LaunchRoundCheck(sums ? RoundResult::kSums : RoundResult::kGathered, result.dtype(),
-                     result.data, result.numel(), rank_.rank(), rank_.world(), round_.as<int64_t>(),
-                     wrong_.as<unsigned long long>(), AsCuda(*stream_).get());
+    const TensorView& result = call == Call::kReduce ? o.shard : o.full;
+    LaunchRoundCheck(call == Call::kGather ? RoundResult::kGathered : RoundResult::kSums,
+                     result.dtype(), result.data, result.numel(),
+                     call == Call::kAllReduce ? 0 : rank_.rank(), rank_.world(),
+                     round_.as<int64_t>(), wrong_.as<unsigned long long>(), AsCuda(*stream_).get());
     return ToHost<int64_t>(rank_, wrong_, *stream_)[0];
   }
 
@@ -188,9 +206,8 @@ class Bench {
   void Table(Call call, DType dtype) {
     columns_.clear();
     for (const Way& way : ways_)
-      if (!way.only_gathers || (call == Call::kGather && dtype == DType::kBF16))
-        columns_.push_back({&way, {}});
-    for (const int64_t bytes : sizes_.bytes) {
+      if (way.Has(call, dtype)) columns_.push_back({&way, {}});
+    for (const int64_t bytes : SizesOf(call)) {
       const int64_t n =
           bytes / rank_.world() / Bytes(dtype) / 128 * 128;  // shards as plans align them
       const int calls = bytes >= 64 << 20 ? 4 : 20;
@@ -213,6 +230,7 @@ class Bench {
         }
       for (Column& column : columns_) {
         Slowest(column.cells.back());
+        if (call == Call::kAllReduce) continue;  // its operand was overwritten again and again
         column.cells.back().wrong +=
             Wrong(call, OperandsAt(column.way->memory, dtype, n, rank_.world()));
       }
@@ -232,7 +250,8 @@ class Bench {
     std::sort(cell.us.begin(), cell.us.end());
   }
 
-  void PrintRow(size_t size, bool bus) const {
+  void PrintRow(Call call, size_t size, bool bus) const {
+    const double times = call == Call::kAllReduce ? 2e-3 : 1e-3;  // GB/s of bytes per us
     std::printf("| %lld |", static_cast<long long>(columns_[0].cells[size].bytes >> 10));
     double nccl = 1e30, peer = 1e30;
     for (const Column& column : columns_) {
@@ -243,7 +262,7 @@ class Bench {
         std::printf(" WRONG: %lld |", static_cast<long long>(cell.wrong));
       else if (bus)
         std::printf(" %.0f |", static_cast<double>(cell.bytes) * (rank_.world() - 1) /
-                                   rank_.world() / cell.median() * 1e-3);
+                                   rank_.world() / cell.median() * times);
       else
         std::printf(" %.1f **%.1f** %.1f |", cell.us[cell.us.size() / 10], cell.median(),
                     cell.us[cell.us.size() * 9 / 10]);
@@ -278,6 +297,7 @@ int BenchAll(const Sizes& sizes) {
     bench.Run(Call::kGather, DType::kBF16);
     bench.Run(Call::kReduce, DType::kF32);
     bench.Run(Call::kReduce, DType::kBF16);
+    bench.Run(Call::kAllReduce, DType::kBF16);
   });
   return 0;
 }

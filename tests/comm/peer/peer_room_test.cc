@@ -31,6 +31,13 @@ TEST_CASE("a run's waiting blocks are those of every lane and every communicator
   CHECK(many.nccl == 18);
 }
 
+// Of a stream one call waits at a time; the third has nothing but sums where no rows are exchanged.
+TEST_CASE("what waits in a run covers a call on each of three streams") {
+  CHECK(OfRun(false).peers >= kPeerGatherBlocks + kPeerReduceBlocks + kPeerAllReduceBlocks);
+  for (const int most : {kPeerReduceBlocks, kPeerExchangeBlocks, kPeerAllReduceBlocks})
+    CHECK(OfRun(false, true).peers >= 3 * most);
+}
+
 TEST_CASE("blocks that do not fill a multiprocessor take one all the same") {
   CHECK(MultiprocessorsFor({.peers = 96, .nccl = 18}, 2) == 48 + 18);
   CHECK(MultiprocessorsFor({.peers = 97, .nccl = 0}, 2) == 49);

@@ -1,5 +1,6 @@
 // comm/peer: collectives over the memory of peers give the bits of the host transports, in any
-// order of arrival, eager and captured. On every GPU as threads, or mpirun -n N PROGRAM.
+// order of arrival, eager and captured; all-reduces are peer_sums_test.cc's. On every GPU as
+// threads, or mpirun -n N PROGRAM.
 //
 // MILLRACE_TEST_ONE_GPU=1 with mpirun -n 2, or with MILLRACE_TEST_RANKS=2: two ranks on one card,
 // for compute-sanitizer. Processes take turns on it, so that a kernel may wait for a peer's;
@@ -18,6 +19,7 @@
 #include "tests/comm/nccl/gpu_case.h"
 #include "tests/comm/nccl/round_fill.h"
 #include "tests/comm/nccl/stuck_gather.h"
+#include "tests/comm/peer/peer_case.h"
 #include "tests/comm/peer/round_check.h"
 #include "tests/comm/rank_data.h"
 
@@ -26,37 +28,8 @@ namespace {
 
 using std::chrono::seconds;
 
-PeerOptions Options(int gather_blocks = 16, int reduce_blocks = 32) {
-  PeerOptions options;
-  options.gather_blocks = gather_blocks;
-  options.reduce_blocks = reduce_blocks;
-  options.timeout = seconds(60);
-  options.gpus = OnOneGpu() ? PeerGpus::kShared : PeerGpus::kOwn;
-  return options;
-}
-
-std::unique_ptr<PeerCommunicator> MakePeer(GpuRank& rank, const std::string& label,
-                                           const PeerOptions& options) {
-  return MakePeerCommunicator(
-      rank.host.Make(rank.Everyone(), label),
-      [&rank, label] { return rank.nccl.Make(rank.Everyone(), label); }, rank.device, label,
-      options);
-}
-
-// fn on every rank of a world of several; a world of one has no peers, and the case is skipped.
-void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
-  NcclOptions options;
-  options.timeout = seconds(60);
-  if (HavePeers()) OnGpuRanks(options, fn);
-}
-
 constexpr int64_t kSizes[] = {1, 3, 127, 1009, 8192, 40'000, 300'007};
 constexpr int64_t kOffsets[] = {0, 1, 5};  // of views from an aligned address, elements
-
-TensorView Shifted(TestArena& arena, DType dtype, int64_t offset, int64_t n) {
-  const TensorView all = arena.Take(dtype, offset + n);
-  return {all.data + offset * Bytes(dtype), DenseLayout(dtype, {n})};
-}
 
 template <typename T>
 void Gathers(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, Stream& stream) {
@@ -211,7 +184,7 @@ TEST_CASE("a gather of rounded master weights is the rounding, then the gather",
   });
 }
 
-// Rounds of both collectives on a stream each, by one communicator, between ranks that come
+// Rounds of three collectives on a stream each, by one communicator, between ranks that come
 // late at random. A round's operands are written right before it and after the one before it;
 // every result is checked on the device, between the collective that makes it and the next
 // one, which overwrites it.
@@ -223,14 +196,16 @@ class Rounds {
         dtype_(dtype),
         reduce_stream_(rank.device.MakeStream(StreamRole::kCollectives)),
         gather_stream_(rank.device.MakeStream(StreamRole::kCollectives)),
-        rounds_(arena.Take(DType::kI64, 2)),
-        wrong_(arena.Take(DType::kI64, 2)),
+        all_reduce_stream_(rank.device.MakeStream(StreamRole::kCollectives)),
+        rounds_(arena.Take(DType::kI64, 3)),
+        wrong_(arena.Take(DType::kI64, 3)),
         operand_(arena.Take(dtype, n * rank.world())),
         sums_(arena.Take(dtype, n)),
         shard_(arena.Take(dtype, n)),
-        full_(arena.Take(dtype, n * rank.world())) {
-    ToDevice(rank, std::vector<int64_t>{0, 0}, rounds_, *reduce_stream_);
-    ToDevice(rank, std::vector<int64_t>{0, 0}, wrong_, *reduce_stream_);
+        full_(arena.Take(dtype, n * rank.world())),
+        buffer_(arena.Take(dtype, n)) {
+    ToDevice(rank, std::vector<int64_t>{0, 0, 0}, rounds_, *reduce_stream_);
+    ToDevice(rank, std::vector<int64_t>{0, 0, 0}, wrong_, *reduce_stream_);
   }
 
   void Run(bool captured, int launches) {
@@ -243,13 +218,14 @@ class Rounds {
     for (int i = 0; i < launches; ++i) graph ? graph->Launch(*reduce_stream_) : Issue();
     reduce_stream_->Sync();
     gather_stream_->Sync();
+    all_reduce_stream_->Sync();
     comm_.Barrier();
   }
 
   int64_t rounds() { return ToHost<int64_t>(rank_, rounds_, *reduce_stream_)[0]; }
   std::vector<int64_t> wrong() {
     return ToHost<int64_t>(rank_, wrong_, *reduce_stream_);
-  }  // sums, gathered
+  }  // sums, gathered, all-reduced
 
  private:
   static constexpr int kInOne = 4, kLate = 40;  // rounds of a launch; microseconds
@@ -262,11 +238,14 @@ class Rounds {
 
   void Issue() {
     Follow(*gather_stream_, *reduce_stream_);
+    Follow(*all_reduce_stream_, *reduce_stream_);
     for (int i = 0; i < kInOne; ++i) {
       ReduceRound();
       GatherRound();
+      AllReduceRound();
     }
     Follow(*reduce_stream_, *gather_stream_);
+    Follow(*reduce_stream_, *all_reduce_stream_);
   }
 
   void ReduceRound() {
@@ -293,23 +272,38 @@ class Rounds {
                      rank_.world(), round, wrong, stream);
   }
 
+  void AllReduceRound() {
+    auto* const round = rounds_.as<int64_t>() + 2;
+    auto* const wrong = wrong_.as<unsigned long long>() + 2;
+    const cudaStream_t stream = AsCuda(*all_reduce_stream_).get();
+    LaunchNextRound(round, stream);
+    LaunchDelay(rank_.rank(), round, 3, kLate, stream);
+    LaunchRoundFill(dtype_, buffer_.data, buffer_.numel(), rank_.rank(), round, stream);
+    comm_.AllReduceSum(buffer_, {}, *all_reduce_stream_);
+    // Of one slice, the first, that is all of it.
+    LaunchRoundCheck(RoundResult::kSums, dtype_, buffer_.data, buffer_.numel(), 0, rank_.world(),
+                     round, wrong, stream);
+  }
+
   GpuRank& rank_;
   PeerCommunicator& comm_;
   const DType dtype_;
-  const std::unique_ptr<Stream> reduce_stream_, gather_stream_;
-  const TensorView rounds_, wrong_, operand_, sums_, shard_, full_;
+  const std::unique_ptr<Stream> reduce_stream_, gather_stream_, all_reduce_stream_;
+  const TensorView rounds_, wrong_, operand_, sums_, shard_, full_, buffer_;
   std::vector<std::unique_ptr<Event>> events_;
 };
 
-constexpr int64_t RoundsBytes(int world, int64_t n) { return 4 * (2 * world + 2) * n + (1 << 20); }
+constexpr int64_t RoundsBytes(int world, int64_t n) { return 4 * (2 * world + 3) * n + (1 << 20); }
 
-TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays", "[comm][gpu]") {
+TEST_CASE("rounds of three collectives, late ranks, eager and a hundred replays", "[comm][gpu]") {
   const char* const asked = std::getenv("MILLRACE_TEST_LAUNCHES");
   const int launches = asked == nullptr ? 100 : std::atoi(asked);
   REQUIRE(launches > 0);
   OnPeers([launches](GpuRank& rank) {
     for (const int blocks : {1, 32}) {
-      const auto comm = MakePeer(rank, "world", Options(blocks, blocks));
+      PeerOptions options = Options(blocks, blocks);
+      options.all_reduce_blocks = blocks;
+      const auto comm = MakePeer(rank, "world", options);
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
         for (const int64_t n : {int64_t{300}, int64_t{40'000}, int64_t{250'001}})
           for (const bool captured : {false, true}) {
@@ -317,19 +311,14 @@ TEST_CASE("rounds of both collectives, late ranks, eager and a hundred replays",
             Rounds rounds(rank, *comm, arena, dtype, n);
             rounds.Run(captured, launches);
             const std::vector<int64_t> wrong = rounds.wrong();
-            rank.report.Expect(wrong[0] == 0 && wrong[1] == 0,
-                               "{} of {}, {} blocks, captured {}: in {} rounds {} sums and {} "
-                               "gathered elements are wrong",
+            rank.report.Expect(wrong[0] == 0 && wrong[1] == 0 && wrong[2] == 0,
+                               "{} of {}, {} blocks, captured {}: in {} rounds {} sums, {} "
+                               "gathered and {} all-reduced elements are wrong",
                                n, Name(dtype), blocks, captured, rounds.rounds(), wrong[0],
-                               wrong[1]);
+                               wrong[1], wrong[2]);
           }
     }
   });
-}
-
-int RanksWith(Communicator& comm, bool own) {
-  const std::vector<std::string> all = comm.HostAllGather(own ? "x" : "");
-  return static_cast<int>(std::count(all.begin(), all.end(), "x"));
 }
 
 // What the test above is worth: it sees each of the two waits that are left out.
@@ -343,10 +332,13 @@ TEST_CASE("without a wait the rounds are wrong", "[comm][gpu]") {
       Rounds rounds(rank, *comm, arena, DType::kF32, 40'000);
       rounds.Run(true, 100);
       const std::vector<int64_t> wrong = rounds.wrong();
-      const int sums = RanksWith(*comm, wrong[0] > 0), gathered = RanksWith(*comm, wrong[1] > 0);
-      rank.report.Expect(sums > 0 && gathered > 0,
-                         "fault {}: wrong sums on {} ranks, gathers on {}", static_cast<int>(fault),
-                         sums, gathered);
+      const int sums = RanksWith(*comm, wrong[0] > 0), gathered = RanksWith(*comm, wrong[1] > 0),
+                all_reduced = RanksWith(*comm, wrong[2] > 0);
+      // Packs have one wait: they know no second fault.
+      rank.report.Expect(
+          sums > 0 && gathered > 0 && (all_reduced > 0 || fault == PeerFault::kNoDone),
+          "fault {}: wrong sums on {} ranks, gathers on {}, all-reduces on {}",
+          static_cast<int>(fault), sums, gathered, all_reduced);
     }
   });
 }
@@ -388,10 +380,8 @@ TEST_CASE("what peers cannot reach is refused on every rank", "[comm][gpu]") {
     stream->Sync();
     const CommCounters before = comm->counters();
     comm->UnregisterMemory(arena->data());
-    comm->Connect({.all_gathers = true,
-                   .reduce_scatters = true,
-                   .all_reduces = !OnOneGpu(),
-                   .all_to_alls = true});
+    comm->Connect(
+        {.all_gathers = true, .reduce_scatters = true, .all_reduces = true, .all_to_alls = true});
     rank.report.Expect(comm->counters() == before, "the first exercise was counted");
   });
 }

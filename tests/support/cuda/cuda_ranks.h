@@ -10,7 +10,7 @@ namespace millrace::test {
 
 enum class GpuTransport {
   kNccl,
-  kPeers  // gathers and reduce-scatters of every group of several ranks; NCCL for the rest
+  kPeers  // of every group of several ranks
 };
 std::unique_ptr<Ranks> MakeCudaRanks(GpuTransport transport);
 

@@ -122,10 +122,10 @@ TEST_CASE("what a device has left for an arena leaves room for the tables of pee
   CHECK(beside(Mesh(2, 4), peers, 0) - beside(four, peers, 0) ==
         NcclBytes({Axis::kReplicate, StreamId::kReduce, true}, kCommunicatorChannels, Mesh(2, 4),
                   peers));
-  // And so are all-reduces within a copy.
+  // All-reduces within a copy are not.
   const PlannedCommunicator sums{Axis::kShard, StreamId::kExchange, true};
   CHECK(BesideArena({sums}, four, peers, 0) - BesideArena({}, four, peers, 0) ==
-        peers.peer_communicator_bytes + NcclBytes(sums, kCommunicatorChannels, four, peers));
+        peers.peer_communicator_bytes);
 }
 
 }  // namespace
