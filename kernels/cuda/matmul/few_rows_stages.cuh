@@ -23,7 +23,7 @@ inline constexpr int kLineBytes = kBoxDepth * 2;
 
 // Stages of the rows lie behind those of the weight, as far as wgmma reads.
 template <class T>
-struct Stages {
+struct StageTiles {
   static_assert(T::kBytesA % 1024 == 0 && T::kBytesB % 1024 == 0 &&
                 (kBoxRows - T::kColumns) * kLineBytes <= T::kBytesB * T::kStages * T::kBoxes);
   std::byte a[T::kStages][T::kBoxes][T::kBytesA], b[T::kStages][T::kBoxes][T::kBytesB];
@@ -56,7 +56,7 @@ __device__ __forceinline__ void InitStages(StageBarriers<T>& s) {
 // By the thread that IsElected: boxes [from, to) of the depth, of the weight's lines from `column`
 // on.
 template <class T>
-__device__ __forceinline__ void CopyStages(Stages<T>& s, StageBarriers<T>& barriers,
+__device__ __forceinline__ void CopyStages(StageTiles<T>& s, StageBarriers<T>& barriers,
                                            const CUtensorMap& a, const CUtensorMap& b, int column,
                                            int from, int to) {
   StageRing<T> ring;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void CopyStages(Stages<T>& s, StageBarriers<T>& barri
 
 // By the warpgroup: its sums of that many boxes.
 template <class T>
-__device__ __forceinline__ void MultiplyStages(Stages<T>& s, StageBarriers<T>& barriers,
+__device__ __forceinline__ void MultiplyStages(StageTiles<T>& s, StageBarriers<T>& barriers,
                                                float (&sums)[T::kRows / 2], int boxes) {
   // Stages under way, so that a chain of products does not wait for what gives a stage back.
   constexpr int kUnderWay = T::kStages > 4 ? 3 : 1;

@@ -31,7 +31,7 @@ struct RowsShape {
 
 template <class T>
 struct RowsShared {
-  Stages<T> stages;
+  StageTiles<T> stages;
   StageBarriers<T> barriers;
 };
 

@@ -26,8 +26,8 @@ struct OneRowArgs {
 };
 void LaunchOneRow(const OneRowArgs& args, const Launch& launch);
 // As RowLinearAttrs::in_order has it: a norm of at most kMostRowNormInOrder, kNone or kGelu, and
-// columns a multiple of 8; out begins at a multiple of 16 bytes. in_order_row.cu; where HasInOrder of
-// in_order.h.
+// columns a multiple of 8; out begins at a multiple of 16 bytes. in_order_row.cu; where HasInOrder
+// of in_order.h.
 void LaunchInOrderRow(const OneRowArgs& args, const Launch& launch);
 
 }  // namespace millrace::cuda

@@ -32,7 +32,7 @@ struct SplitShape {
 template <class T>
 struct SplitShared {
   union {
-    Stages<T> stages;
+    StageTiles<T> stages;
     float sums[T::kRows][T::kStride];  // once all stages have been multiplied
   };
   StageBarriers<T> barriers;

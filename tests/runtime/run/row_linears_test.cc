@@ -93,7 +93,11 @@ TEST_CASE("each norm adds the last branch to the stream that the norm before has
     const StepPlan& plan = run.plans.Of(DecodePlan(1));
     View stream = std::get<EmbedRowsOp<View>>(StepOf(plan)[0].op).out, branch;
     int norms = 0;
-    for (const Row& row : RowsOf(plan)) {
+    for (const PlanOp& op : StepOf(plan)) {
+      if (const auto* product = std::get_if<MatmulOp<View>>(&op.op)) branch = product->out;
+      const Row* const linear = std::get_if<Row>(&op.op);
+      if (linear == nullptr) continue;
+      const Row& row = *linear;
       if (row.norm != RowNorm::kNone) {
         ++norms;
         if (branch) {
