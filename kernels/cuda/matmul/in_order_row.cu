@@ -24,7 +24,9 @@ namespace {
 
 constexpr int kBoxes = 2;     // of the depth, to a stage
 constexpr int kUnderWay = 3;  // stages that are multiplied, so that the chain waits for none
+// A block whose tiles have more stages than the ring gives one back before it waits for the next.
 constexpr int kMostStages = 32;
+static_assert(kMostStages > kUnderWay);
 constexpr int kRoom = 104 << 10;  // of a block, so that two have a place
 constexpr int kTileLines = 64;
 
@@ -87,6 +89,7 @@ __device__ __forceinline__ void InitBarriers(Barriers& barriers, int stages) {
     InitBarrier(SharedAddress(&barriers.empty[i]), kWarpgroup / kWarp);
   }
   FenceNewBarriers();
+  FenceSharedWrites();  // its own copies come ahead of that barrier
 }
 
 // By one thread: the stages of the block's tiles in turn.

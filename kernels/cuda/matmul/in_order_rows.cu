@@ -83,6 +83,7 @@ void LaunchShape(const InOrderArgs& g, const Launch& launch) {
                                   T::kRows);
   MR_CUDA(cudaFuncSetAttribute(InOrderRowsKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(RowsShared<T>)));
+  // One row's few blocks take their places beside the kernel before.
   Launch beside = launch;
   beside.one_row = g.rows == 1;
   if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;

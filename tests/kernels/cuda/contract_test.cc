@@ -42,7 +42,11 @@ TEST_CASE("row_linear") { RowLinearContract(Gpu().subject); }
 TEST_CASE("row_linear in order") {
   Gpu gpu;
   const cudaDeviceProp& properties = gpu.device.properties();
-  if (cuda::HasInOrder(properties.major, properties.minor)) RowLinearContract(gpu.subject, true);
+  if (!cuda::HasInOrder(properties.major, properties.minor)) {
+    WARN("not run: this GPU has no rows in order, or the program is not built for it");
+    return;
+  }
+  RowLinearContract(gpu.subject, true);
 }
 TEST_CASE("head_norm") { HeadNormContract(Gpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Gpu().subject); }

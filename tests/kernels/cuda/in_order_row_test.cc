@@ -148,11 +148,11 @@ TEST_CASE("a row through a linear layer in order has the bits of its ops among m
   // One to four packs of a thread and one to four warps to a row; tiles of 8 to 64 columns that are
   // whole and that are not, and several to a block; depths that end within a box and within a
   // stage, and more stages than a ring has. Of 132 multiprocessors.
-  const Sizes s =
-      GENERATE(Sizes{768, 64}, Sizes{8, 8}, Sizes{2304, 768}, Sizes{3072, 768}, Sizes{768, 3072},
-               Sizes{50304, 768}, Sizes{2048, 2048}, Sizes{8200, 2048}, Sizes{1000, 4096},
-               Sizes{200, 776}, Sizes{1064, 328}, Sizes{17000, 72}, Sizes{2048, 4096},
-               Sizes{64, 3072}, Sizes{9000, 4096}, Sizes{4104, 1160});
+  const Sizes s = GENERATE(
+      Sizes{768, 64}, Sizes{8, 8}, Sizes{2304, 768}, Sizes{3072, 768}, Sizes{768, 3072},
+      Sizes{50304, 768}, Sizes{2048, 2048}, Sizes{8200, 2048}, Sizes{1000, 4096}, Sizes{200, 776},
+      Sizes{1064, 328}, Sizes{17000, 72}, Sizes{2048, 4096}, Sizes{64, 3072}, Sizes{9000, 4096},
+      Sizes{5120, 1280}, Sizes{6144, 4096}, Sizes{7000, 776}, Sizes{4104, 1160});
   Layer layer(s);
   for (const Joined& j : Variants()) {
     layer.RunApart(j);

@@ -177,7 +177,7 @@ struct EmbedCase {
   int skew;  // share of the most frequent token in percent; the table's last row gets as much
 };
 
-// Sorts of one, two and three digits, by one block and by several; small tiles and large ones; a
+// Sorts of one, two and three digits, ranked and by digits; small tiles and large ones; a
 // token that fills nearly every tile; one block of columns and two.
 constexpr EmbedCase kEmbeds[] = {{8, 640, 50304, 72, 20},  {3, 1001, 256, 768, 0},
                                  {2, 2500, 300000, 8, 30}, {4, 1500, 513, 96, 49},
