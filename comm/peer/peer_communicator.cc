@@ -9,7 +9,6 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "comm/launched_bytes.h"
@@ -304,9 +303,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return *region;
   }
 
-  // All lanes of this communicator; a run's communicators together: PeerTrouble.
+  // A gather and a reduction, which may overlap, or one of the others; more that a caller lets
+  // overlap is the caller's to count, as PeerTrouble counts a run's communicators together.
   void RequireRoom() const {
-    const int blocks = std::accumulate(most_blocks_.begin(), most_blocks_.end(), 0);
+    const int blocks = std::max({options_.gather_blocks + options_.reduce_blocks,
+                                 options_.exchange_blocks, options_.all_reduce_blocks});
     const std::string trouble = WhyNoRoom({.peers = blocks}, PeerRoomOf(device_));
     MR_REQUIRE(ErrorCode::kConfig, trouble.empty(),
                "communicator '{}', rank {}: no room on GPU {}: {}", checks_.label(), rank_,

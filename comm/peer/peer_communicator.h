@@ -15,8 +15,8 @@
 //          no other path. Registered memory is cudaMalloc's (peer_mapping.h). A communicator has
 //          2 MiB of its own.
 // Streams  Capturable. Calls of one kind are ordered by their streams, one behind the other; those
-//          of different kinds may overlap, and calls of two communicators. Blocks spin for peers:
-//          peer_call.h says why that ends.
+//          of different kinds may overlap, and calls of two communicators, where the GPU has room
+//          for all that wait (peer_room.h): blocks spin for peers. peer_call.h says why that ends.
 // Abort    Ends the waits of this rank's kernels; results are undefined then.
 // Tear-    UnregisterMemory and the destructor let the ranks meet: none frees what a peer has
 // down     mapped. Not after Abort, nor while an exception unwinds: then the job ends, and its

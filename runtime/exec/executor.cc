@@ -9,12 +9,12 @@
 namespace millrace {
 namespace {
 
-// A rank alone has no collectives: on the reduce stream are gradients of weights, if anything,
-// which nobody reads before the update.
+// A rank alone has no collectives: beside the chain are gradients of weights, which nobody reads
+// before the update, and casts of what is used later. On a GPU the chain then comes before the
+// process's other work of no priority, too.
 StreamRole RoleOf(StreamId stream, bool alone) {
-  if (stream == StreamId::kCompute) return alone ? StreamRole::kChain : StreamRole::kCompute;
-  if (stream == StreamId::kReduce && alone) return StreamRole::kCompute;
-  return StreamRole::kCollectives;
+  if (alone) return stream == StreamId::kCompute ? StreamRole::kChain : StreamRole::kCompute;
+  return stream == StreamId::kCompute ? StreamRole::kCompute : StreamRole::kCollectives;
 }
 
 }  // namespace

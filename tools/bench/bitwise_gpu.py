@@ -16,7 +16,7 @@ OPTIONS = [
     ("again", []),
     ("graph off", ["execution.graph=off"]),
     ("graph microbatch", ["execution.graph=microbatch"]),
-    ("programmatic launch end", ["execution.programmatic_launch=end"]),
+    ("programmatic launch off", ["execution.programmatic_launch=off"]),
     ("programmatic launch begin", ["execution.programmatic_launch=begin"]),
     ("weight gradients beside", ["execution.overlap_weight_gradients=true"]),
     ("allocator coloured", ["memory.allocator=coloured"]),

@@ -35,7 +35,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 own_attention='our own attention*,the gradient of our own attention,attention by the implementation*,forward alone*'
 own_context='our own kernels*'
 products='matmul*,column_sum,column sums*,a bf16 gradient*,a captured product*'
-peer_cases='an all-gather puts*,a reduce-scatter has*,a gather of rounded*,rounds of both*,what peers cannot*,ranks in different*'
+peer_cases='an all-gather puts*,a reduce-scatter has*,a gather of rounded*,rounds of three*,what peers cannot*,ranks in different*'
 rows=()
 for tool in memcheck racecheck initcheck synccheck; do rows+=("$tool|planted_faults|60|one|$tool"); done
 for tool in memcheck racecheck synccheck initcheck; do
@@ -44,7 +44,7 @@ for tool in memcheck racecheck synccheck initcheck; do
   if [[ $tool == racecheck ]]; then contract_how=cases contract_cases='~sample*'; fi
   rows+=("$tool|contract_test|400|$contract_how|$contract_cases" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
-  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|peer_sums_test|$peer_most|$how|"
+  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|peer_sums_test|$peer_most|$how|~a thousand*"
          "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
          "$tool|cuda_mark_test|60|one|" "$tool|cuda_copies_test|60|one|" "$tool|mamba_test|300|one|" "$tool|context_attention_test|300|one|$own_context"
          "$tool|cached_attention_test|300|one|" "$tool|packed_attention_test|300|one|" "$tool|in_order_row_test|300|one|")

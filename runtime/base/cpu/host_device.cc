@@ -111,8 +111,10 @@ class HostDevice final : public Device {
   }
   void EnqueueCopies(std::span<const Copy> copies, std::span<const Mark> marks,
                      Stream& stream) override {
-    for (const Copy& copy : copies)
+    for (const Copy& copy : copies) {
+      MR_CHECK(copy.bytes % 4 == 0, "a copy of {} bytes; multiples of 4 are allowed", copy.bytes);
       std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+    }
     EnqueueMarks(marks, stream);
   }
   bool captures() const override { return false; }

@@ -250,6 +250,7 @@ void CudaDevice::EnqueueCopies(std::span<const Copy> copies, std::span<const Mar
       cuda::LaunchCopies(full, AsCuda(stream).get());
       list.count = 0;
     }
+    MR_CHECK(copy.bytes % 4 == 0, "a copy of {} bytes; multiples of 4 are allowed", copy.bytes);
     list.copies[list.count++] = {copy.to, copy.from, copy.bytes};
   }
   if (list.count + list.marks.count > 0) cuda::LaunchCopies(list, AsCuda(stream).get());

@@ -11,8 +11,10 @@
 #include "comm/nccl/nccl_factory.h"
 #include "comm/peer/peer_factory.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/launch.h"
 #include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
+#include "runtime/config/config.h"
 #include "tests/support/cuda/cuda_ranks.h"
 
 namespace millrace::test {
@@ -37,6 +39,7 @@ class CudaRanks final : public Ranks {
     std::iota(everyone.begin(), everyone.end(), 0);
     const std::unique_ptr<Communicator> meet = host.Make(everyone, "tear-down");
     CudaDevice device(host.rank());
+    device.Attached<cuda::LaunchPolicy>().early = ExecutionConfig{}.programmatic_launch;
     NcclOptions options;
     options.threads = RankThreads::kAllow;
     std::unique_ptr<CommFactory> factory = MakeNcclCommFactory(host, device, options);
