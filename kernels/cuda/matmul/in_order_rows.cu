@@ -33,6 +33,7 @@ template <class T>
 struct RowsShared {
   StageTiles<T> stages;
   StageBarriers<T> barriers;
+  static_assert(sizeof(stages) + sizeof(barriers) <= 227 << 10);  // of a multiprocessor
 };
 
 template <class T>

@@ -6,10 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "comm/communicator.h"
 #include "comm/peer/peer_communicator.h"
 #include "runtime/base/tensor_view.h"
 #include "tests/comm/nccl/gpu_case.h"
+#include "tests/comm/nccl/stuck_gather.h"
 
 namespace millrace::testing {
 
@@ -38,6 +41,16 @@ inline void OnPeers(const std::function<void(GpuRank& rank)>& fn) {
 inline TensorView Shifted(TestArena& arena, DType dtype, int64_t offset, int64_t n) {
   const TensorView all = arena.Take(dtype, offset + n);
   return {all.data + offset * Bytes(dtype), DenseLayout(dtype, {n})};
+}
+
+// What CheckHealth throws within two seconds, or "nothing".
+inline std::string AwaitTrouble(const Communicator& comm) {
+  std::string health = "nothing";
+  for (int i = 0; i < 100 && health == "nothing"; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    health = Thrown([&] { comm.CheckHealth(); });
+  }
+  return health;
 }
 
 // On how many ranks `own` is true. A collective.

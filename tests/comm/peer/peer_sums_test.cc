@@ -236,11 +236,7 @@ TEST_CASE("ranks in different all-reduces find it out", "[comm][gpu]") {
       const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
       const bool last = rank.rank() == rank.world() - 1;
       comm->AllReduceSum(arena.Take(DType::kF32, last ? sizes.last : sizes.others), {}, *stream);
-      std::string health = "nothing";
-      for (int i = 0; i < 100 && health == "nothing"; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        health = Thrown([&] { comm->CheckHealth(); });
-      }
+      const std::string health = AwaitTrouble(*comm);
       rank.report.Expect(Contains(health, "comm: communicator 'crossed'") &&
                              Contains(health, "another collective"),
                          "{} beside {} elements, health: '{}'", sizes.last, sizes.others, health);

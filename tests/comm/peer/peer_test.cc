@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 
 #include "comm/peer/peer_communicator.h"
 #include "tests/comm/nccl/gpu_case.h"
@@ -404,11 +403,7 @@ TEST_CASE("ranks in different calls find it out", "[comm][gpu]") {
     const TensorView own{full.data + rank.rank() * 256, DenseLayout(DType::kF32, {64})};
     const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
     comm->AllGather(own, full, {}, *stream);
-    std::string health = "nothing";
-    for (int i = 0; i < 100 && health == "nothing"; ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      health = Thrown([&] { comm->CheckHealth(); });
-    }
+    const std::string health = AwaitTrouble(*comm);
     rank.report.Expect(
         Contains(health, "comm: communicator 'crossed'") && Contains(health, "another collective"),
         "health: '{}'", health);
