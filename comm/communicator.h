@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "comm/byte_exchange.h"
+#include "runtime/base/device.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 
@@ -118,6 +119,12 @@ class Communicator {
   // What is not live, of pieces whose rows are counted, is moved or not, as it suits the transport.
   virtual void AllToAll(const TensorView& sent, const TensorView& received, const LiveRows& live,
                         Stream& stream) = 0;
+
+  // Whether the next of the calls above writes these marks itself, as Device::EnqueueMarks would
+  // before and behind it, without launches of their own. Where not, nothing is kept.
+  virtual bool MarkNextCall(const Device::Mark& /*begun*/, const Device::Mark& /*ended*/) {
+    return false;
+  }
 
   // Host-side helpers outside the step (set-up, checkpoints, votes): blocking, not counted.
   // out[r] = payload of rank r; payload sizes may differ.

@@ -4,7 +4,7 @@
 #include "comm/peer/peer_sum.cuh"
 #include "comm/peer/peer_wait.cuh"
 #include "runtime/base/arithmetic.h"
-#include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace {
 namespace {
@@ -168,6 +168,8 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
     AllReduceKernel(const __grid_constant__ PeerCall call,
                     const __grid_constant__ PeerStaging staging,
                     const __grid_constant__ Elements<D, kWide> elements, int each) {
+  cuda::BeginKernel();
+  MarkBegun(call);
   const int begin = static_cast<int>(blockIdx.x) * each,
             count = min(each, elements.units() - begin);
   uint2 own[kUnits];
@@ -197,6 +199,7 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
   }
   __syncthreads();  // all have read the number
   if (threadIdx.x == 0) *calls = exchange.number;
+  MarkEnded(call);
 }
 
 // The kernel for a pack to a thread at most, or for several.
@@ -208,7 +211,7 @@ auto KernelFor(bool several) {
 
 template <DType D, bool kWide>
 void Launch(const PeerCall& call, const PeerStaging& staging, std::byte* buffer, int64_t n,
-            cudaStream_t stream) {
+            const cuda::Launch& launch) {
   using Of = Elements<D, kWide>;
   const Of elements{reinterpret_cast<typename Of::One*>(buffer), static_cast<int>(n)};
   const auto each = static_cast<int>(CeilDiv(elements.units(), call.blocks));
@@ -216,8 +219,8 @@ void Launch(const PeerCall& call, const PeerStaging& staging, std::byte* buffer,
   const auto kernel = call.world <= 2   ? KernelFor<D, 2, kWide>(several)
                       : call.world <= 4 ? KernelFor<D, 4, kWide>(several)
                                         : KernelFor<D, 8, kWide>(several);
-  kernel<<<call.blocks, kPeerThreads, 0, stream>>>(call, staging, elements, each);
-  MR_CUDA_LAUNCHED();
+  LaunchKernel(launch, static_cast<unsigned>(call.blocks), kPeerThreads, 0, kernel, call, staging,
+               elements, each);
 }
 
 template <DType D, bool kWide>
@@ -239,20 +242,20 @@ int PeerAllReduceBlocksEach() {
 }
 
 void LaunchPeerAllReduce(const PeerCall& call, const PeerStaging& staging, std::byte* buffer,
-                         DType dtype, int64_t n, cudaStream_t stream) {
+                         DType dtype, int64_t n, const cuda::Launch& launch) {
   const bool wide = reinterpret_cast<uintptr_t>(buffer) % kPackElementBytes == 0;
   if (dtype == DType::kF32)
-    wide ? Launch<DType::kF32, true>(call, staging, buffer, n, stream)
-         : Launch<DType::kF32, false>(call, staging, buffer, n, stream);
+    wide ? Launch<DType::kF32, true>(call, staging, buffer, n, launch)
+         : Launch<DType::kF32, false>(call, staging, buffer, n, launch);
   else if (dtype == DType::kBF16)
-    wide ? Launch<DType::kBF16, true>(call, staging, buffer, n, stream)
-         : Launch<DType::kBF16, false>(call, staging, buffer, n, stream);
+    wide ? Launch<DType::kBF16, true>(call, staging, buffer, n, launch)
+         : Launch<DType::kBF16, false>(call, staging, buffer, n, launch);
   else if (dtype == DType::kF16)
-    wide ? Launch<DType::kF16, true>(call, staging, buffer, n, stream)
-         : Launch<DType::kF16, false>(call, staging, buffer, n, stream);
+    wide ? Launch<DType::kF16, true>(call, staging, buffer, n, launch)
+         : Launch<DType::kF16, false>(call, staging, buffer, n, launch);
   else
-    wide ? Launch<DType::kF64, true>(call, staging, buffer, n, stream)
-         : Launch<DType::kF64, false>(call, staging, buffer, n, stream);
+    wide ? Launch<DType::kF64, true>(call, staging, buffer, n, launch)
+         : Launch<DType::kF64, false>(call, staging, buffer, n, launch);
 }
 
 }  // namespace millrace

@@ -2,13 +2,12 @@
 // reduce-scatter and an all-gather of slices: peer_communicator.h.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
 #include "comm/peer/peer_call.h"
 #include "comm/peer/peer_packs.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/dtype.h"
 
 namespace millrace {
@@ -17,9 +16,9 @@ namespace millrace {
 // sum of comm/rank_order_sum.h, bit for bit where it is a number, and the same bits on every rank.
 // f32, bf16 and f16 accumulate in f32, the latter two round once; f64 in double. Any alignment that
 // the dtype has; the buffer is this GPU's alone. 1 to MostPackedBytes bytes; call.blocks is
-// PackBlocks of them.
+// PackBlocks of them. In a graph it may begin early, as launch.h says.
 void LaunchPeerAllReduce(const PeerCall& call, const PeerStaging& staging, std::byte* buffer,
-                         DType dtype, int64_t n, cudaStream_t stream);
+                         DType dtype, int64_t n, const cuda::Launch& launch);
 
 // Blocks that a multiprocessor of the current GPU takes, of whichever of these kernels.
 int PeerAllReduceBlocksEach();

@@ -49,6 +49,13 @@ inline constexpr int kSignatureBits = 24;
 struct PeerLane {
   PeerWords blocks[kMaxPeerBlocks];
   uint64_t calls[kMaxPeerBlocks];  // that block b has completed; this rank's own
+  uint32_t left;                   // blocks that have left the call in progress; this rank's own
+};
+
+// What a call writes into a word of host memory; null: nothing.
+struct PeerMark {
+  uint64_t* word = nullptr;
+  uint64_t value = 0;
 };
 
 // Leaves out a wait, and makes ranks of odd number slow to move, for tests that prove that this
@@ -62,6 +69,8 @@ struct PeerCall {
   // is set to 1 + r when rank r is in another call than this one; the block then waits for *stop.
   const uint32_t* stop = nullptr;
   uint32_t* strange = nullptr;
+  // Written when the first block runs, and when the last one has left.
+  PeerMark begun, ended;
   uint32_t signature = 0;  // the same on all ranks for the same call; kSignatureBits
   int rank = 0, world = 1, blocks = 1;
   PeerFault fault = PeerFault::kNone;

@@ -21,7 +21,9 @@
 #include "comm/peer/peer_reduce.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/cuda_mark.h"
 #include "runtime/base/cuda/gpu_wait.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -116,11 +118,13 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     if (RoundsOnTheWay(shard, full)) return RoundingGather(shard, full, stream);
     const bool in_place = checks_.AllGather(shard, full);
     if (shard.bytes() > 0) {
-      const PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
+      PeerCall call = Begin(Kind::kGather, full, shard.bytes(), stream);
+      TakeMarks(call, call);
       const PeerSlots slots = Slots(full, rank_ * shard.bytes(), in_place);
       LaunchPeerGather(call, shard.data, slots, shard.bytes(), AsCuda(stream).get());
       CountStores(slots, in_place, shard.bytes());
     }
+    WriteMarks(stream);
     ++counters_.all_gathers;
   }
 
@@ -128,12 +132,14 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                         Stream& stream) override {
     checks_.ReduceScatter(full, shard);
     if (shard.bytes() > 0) {
-      const PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
+      PeerCall call = Begin(Kind::kReduce, full, shard.bytes(), stream);
+      TakeMarks(call, call);
       LaunchPeerReduce(call, Slices(full, rank_ * shard.bytes()), shard.data, shard.dtype(),
                        shard.numel(), AsCuda(stream).get());
       // This rank loads its slice from each peer, and each peer loads as much from here.
       counters_.reduced_bytes += (call.world - 1) * shard.bytes();
     }
+    WriteMarks(stream);
     ++counters_.reduce_scatters;
   }
 
@@ -147,6 +153,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
       counters_.all_reduced_bytes +=
           LaunchedAllReduceBytes(world_, buffer.numel(), Bytes(buffer.dtype()));
     }
+    WriteMarks(stream);
     ++counters_.all_reduces;
   }
 
@@ -155,11 +162,22 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     checks_.AllToAll(sent, received, live);
     if (sent.bytes() > 0) {
       const int64_t bytes = sent.bytes() / world_;
-      const PeerCall call = Begin(Kind::kExchange, received, bytes, stream);
+      PeerCall call = Begin(Kind::kExchange, received, bytes, stream);
+      TakeMarks(call, call);
       LaunchPeerExchange(call, Pieces(sent, received, live), AsCuda(stream).get());
       counters_.exchanged_bytes += (world_ - 1) * bytes;
     }
+    WriteMarks(stream);
     ++counters_.all_to_alls;
+  }
+
+  bool MarkNextCall(const Device::Mark& begun, const Device::Mark& ended) override {
+    const auto mark = [](const Device::Mark& of) {
+      return PeerMark{reinterpret_cast<uint64_t*>(of.word), of.value};
+    };
+    begun_ = mark(begun);
+    ended_ = mark(ended);
+    return true;
   }
 
   std::vector<std::string> HostAllGather(const std::string& payload) override {
@@ -231,8 +249,12 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     PeerStaging staging;
     for (int r = 0; r < world_; ++r) staging.of[r] = own_mapping_->base(r) + kStagingAt;
     staging.room = PackRoom(world_, SumBlocks());
+    TakeMarks(call, call);
+    // A few blocks: they may take their places beside the kernel before.
+    EarlyLaunch early = device_.Attached<cuda::LaunchPolicy>().early;
+    if (early == EarlyLaunch::kEnd) early = EarlyLaunch::kBegin;
     LaunchPeerAllReduce(call, staging, buffer.data, buffer.dtype(), buffer.numel(),
-                        AsCuda(stream).get());
+                        {AsCuda(stream).get(), device_.properties().multiProcessorCount, early});
   }
 
   // Each rank sums a slice into its own buffer, of which its peers read other slices only, and then
@@ -245,10 +267,11 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
                   bytes = std::min(slice, buffer.bytes() - begin);
     std::byte* const own = buffer.data + begin;
     const cudaStream_t cuda = AsCuda(stream).get();
-    const PeerCall sum = Begin(Kind::kSumSlices, buffer, slice, stream);
+    PeerCall sum = Begin(Kind::kSumSlices, buffer, slice, stream),
+             gather = Begin(Kind::kGatherSums, buffer, slice, stream);
+    TakeMarks(sum, gather);
     LaunchPeerReduce(sum, Slices(buffer, begin), own, buffer.dtype(), bytes / Bytes(buffer.dtype()),
                      cuda);
-    const PeerCall gather = Begin(Kind::kGatherSums, buffer, slice, stream);
     LaunchPeerGather(gather, own, Slots(buffer, begin, true), bytes, cuda);
   }
 
@@ -258,12 +281,14 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     const TensorView own{full.data + rank_ * n * Bytes(full.dtype()),
                          DenseLayout(full.dtype(), {n})};
     if (n > 0) {
-      const PeerCall call = Begin(Kind::kRoundingGather, full, own.bytes(), stream);
+      PeerCall call = Begin(Kind::kRoundingGather, full, own.bytes(), stream);
+      TakeMarks(call, call);
       const PeerSlots slots = Slots(full, rank_ * own.bytes(), false);
       LaunchPeerRoundingGather(call, master.as<float>(), full.dtype(), slots, n,
                                AsCuda(stream).get());
       CountStores(slots, false, own.bytes());
     }
+    WriteMarks(stream);
     ++counters_.all_gathers;
   }
 
@@ -342,6 +367,19 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
     return call;
   }
 
+  // The marks of a call go with its first launch and its last one.
+  void TakeMarks(PeerCall& first, PeerCall& last) {
+    first.begun = std::exchange(begun_, {});
+    last.ended = std::exchange(ended_, {});
+  }
+  // At the end of a call: where it had nothing to move, none has taken its marks.
+  void WriteMarks(Stream& stream) {
+    if (begun_.word == nullptr) return;
+    const PeerMark begun = std::exchange(begun_, {}), ended = std::exchange(ended_, {});
+    cuda::LaunchMarks({{begun.word, ended.word}, {begun.value, ended.value}, 2},
+                      AsCuda(stream).get());
+  }
+
   int SumBlocks() const { return most_blocks_[kAllReduces]; }
 
   // What lies `offset` bytes behind the beginning of each rank's `full`.
@@ -392,6 +430,7 @@ class PeerCommunicatorImpl final : public PeerCommunicator {
   std::unique_ptr<PeerMapping> own_mapping_;
   std::map<const std::byte*, std::unique_ptr<PeerMapping>> regions_;  // by their base
   CommCounters counters_;
+  PeerMark begun_, ended_;  // of the next call
   mutable std::mutex reason_mutex_;
   std::string reason_;
   std::atomic<bool> aborted_ = false;

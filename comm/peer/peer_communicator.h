@@ -17,6 +17,7 @@
 // Streams  Capturable. Calls of one kind are ordered by their streams, one behind the other; those
 //          of different kinds may overlap, and calls of two communicators, where the GPU has room
 //          for all that wait (peer_room.h): blocks spin for peers. peer_call.h says why that ends.
+// Marks    MarkNextCall: a call writes them in its own kernels.
 // Abort    Ends the waits of this rank's kernels; results are undefined then.
 // Tear-    UnregisterMemory and the destructor let the ranks meet: none frees what a peer has
 // down     mapped. Not after Abort, nor while an exception unwinds: then the job ends, and its

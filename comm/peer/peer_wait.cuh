@@ -45,6 +45,27 @@ __device__ __forceinline__ uint64_t LoadRelaxed(const uint64_t* word) {
   return value;
 }
 
+__device__ __forceinline__ void Write(const PeerMark& mark) {
+  *static_cast<volatile uint64_t*>(mark.word) = mark.value;
+}
+// PeerCall::begun: the block's last thread, which waits for no peer.
+__device__ __forceinline__ void MarkBegun(const PeerCall& call) {
+  if (call.begun.word != nullptr && blockIdx.x == 0 && threadIdx.x == kPeerThreads - 1)
+    Write(call.begun);
+}
+// PeerCall::ended: every thread of the block, when it waits for nothing more.
+__device__ __forceinline__ void MarkEnded(const PeerCall& call) {
+  if (call.ended.word == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  uint32_t* const left = &call.lanes[call.rank]->left;
+  if (gridDim.x > 1) {
+    if (atomicAdd(left, 1u) != gridDim.x - 1) return;
+    *left = 0;
+  }
+  Write(call.ended);
+}
+
 // Whether a wait ends at its look number `looks`: told to stop. Few look at host memory, which
 // takes a microsecond.
 __device__ __forceinline__ bool StopsAt(uint32_t looks, const PeerCall& call) {
@@ -90,6 +111,7 @@ __device__ __forceinline__ uint64_t EnterCall(const PeerCall& call) {
   __shared__ uint64_t shared_number;
   const int block = static_cast<int>(blockIdx.x), peer = static_cast<int>(threadIdx.x);
   PeerLane* const own = call.lanes[call.rank];
+  MarkBegun(call);
   if (threadIdx.x == 0) shared_number = own->calls[block] + 1;
   __syncthreads();
   const uint64_t number = shared_number;
@@ -117,6 +139,7 @@ __device__ __forceinline__ void LeaveCall(const PeerCall& call, uint64_t number)
       AwaitCall(&own->blocks[block].done[peer], number, call, &seen);
   }
   if (threadIdx.x == 0) own->calls[block] = number;
+  MarkEnded(call);
 }
 
 }  // namespace millrace

@@ -4,9 +4,9 @@
 
 #include <initializer_list>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sequence.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/stream.h"
 #include "runtime/base/tensor_view.h"
 

@@ -35,9 +35,9 @@ Executor::~Executor() {
   if (words_) context_.marks->AttachDevice(nullptr);
 }
 
-void Executor::EnqueueMark(int word, uint64_t value, StreamId id) {
+void Executor::EnqueueMark(const Device::Mark& mark, StreamId on) {
   ++enqueued_marks_;
-  context_.device->EnqueueMark(WordAt(word), value, stream(id));
+  context_.device->EnqueueMark(mark.word, mark.value, stream(on));
 }
 
 // On the compute stream, in one launch, or none where there is nothing.
@@ -81,19 +81,31 @@ void Executor::Log(const BoundOp& op, StreamId id, const OpMark& mark) {
                  mark.index);
 }
 
-void Executor::RunMarked(const BoundOp& op, StreamId id, const OpMark& mark) {
+void Executor::RunMarked(const BoundOp& op, StreamId id, StreamId on, const OpMark& mark) {
   const RangeScope range(context_.ranges, mark.range);
   if (order_ && mark.collective) Log(op, id, mark);
   if (context_.marks != nullptr) context_.marks->At(mark.index, mark.collective);
-  const bool on_device = marks_on_device();
-  const int word = kFirstStreamWord + static_cast<int>(id);
-  if (on_device && mark.collective)
-    EnqueueMark(word, StreamWord(mark.index, StreamMark::kInCollective), id);
-  else if (on_device && mark.boundary && context_.comms->world().world_size() > 1)
-    EnqueueMark(word, StreamWord(mark.index, StreamMark::kComputing), id);
-  RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, id, stream(id));
-  if (on_device && mark.collective)
-    EnqueueMark(word, StreamWord(mark.index, StreamMark::kPassedCollective), id);
+  const auto run = [&] {
+    RunOp(op, *context_.kernels, *context_.comms, kernel_counters_, id, stream(on));
+  };
+  if (!marks_on_device()) return run();
+  const auto as = [&](StreamMark what) {
+    return Device::Mark{WordAt(kFirstStreamWord + static_cast<int>(on)),
+                        StreamWord(mark.index, what)};
+  };
+  if (mark.collective) {
+    const Device::Mark begun = as(StreamMark::kInCollective),
+                       ended = as(StreamMark::kPassedCollective);
+    const bool marks_itself =
+        context_.comms->Of({CollectiveOf(op)->axes, id}).MarkNextCall(begun, ended);
+    if (!marks_itself) EnqueueMark(begun, on);
+    run();
+    if (!marks_itself) EnqueueMark(ended, on);
+    return;
+  }
+  if (mark.boundary && context_.comms->world().world_size() > 1)
+    EnqueueMark(as(StreamMark::kComputing), on);
+  run();
 }
 
 Event& Executor::EventAt(size_t index) {
@@ -135,7 +147,7 @@ void Executor::RunOne(const Binding& binding, const Entry& entry, int op_index, 
   const BoundOp bound = BindOp(binding, op.op, body.begin + op_index, entry.microbatch);
   OpMark mark = OpMarker(index).Next(op);
   mark.range = RangeOf(op);
-  RunMarked(bound, op.stream, mark);
+  RunMarked(bound, op.stream, op.stream, mark);
 }
 
 void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
@@ -160,9 +172,10 @@ void Executor::Run(const Binding& binding, const std::vector<Entry>& schedule,
       mark.range = RangeOf(op);
       const BoundOp bound = BindOp(binding, op.op, body.begin + index, entry.microbatch);
       if (observer == nullptr) {
-        RunMarked(bound, op.stream, mark);
+        RunMarked(bound, op.stream, op.stream, mark);
       } else {
-        observer->Issue(op, [this, bound, id = op.stream, mark] { RunMarked(bound, id, mark); });
+        observer->Issue(op,
+                        [this, bound, id = op.stream, mark] { RunMarked(bound, id, id, mark); });
         if (observer->looks_at_memory()) Sync();
         observer->After(op, body.begin + index, entry.microbatch);
       }

@@ -28,7 +28,8 @@
 
 namespace millrace {
 
-// What is marked around an op, and where it stands in the order of issue.
+// What is marked around an op, by a communicator itself where it can (MarkNextCall), and where it
+// stands in the order of issue.
 struct OpMark {
   int64_t index = 0;
   int32_t unit = -1;  // UnitId; -1: none
@@ -73,10 +74,11 @@ class Executor {
   void Fork();
   void Join();
   Event& EventAt(size_t index);
-  void RunMarked(const BoundOp& op, StreamId stream, const OpMark& mark);
+  // stream: the plan's, by which its communicator is known; on: where it is issued.
+  void RunMarked(const BoundOp& op, StreamId stream, StreamId on, const OpMark& mark);
   void Log(const BoundOp& op, StreamId stream, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
-  void EnqueueMark(int word, uint64_t value, StreamId stream);
+  void EnqueueMark(const Device::Mark& mark, StreamId on);
   void EnqueueTogether(std::span<const Device::Copy> copies, std::span<const Device::Mark> marks);
   RangeName RangeOf(const PlanOp& op) { return ranges_ ? ranges_->NameOf(op) : RangeName{}; }
   std::byte* WordAt(int word) const;

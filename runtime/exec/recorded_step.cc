@@ -41,7 +41,7 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
       const PlanOp& op = body.ops[o];
       Issue issue;
       issue.op = BindOp(binding, op.op, body.begin + static_cast<int64_t>(o), entry.microbatch);
-      issue.stream = op.stream;
+      issue.stream = issue.on = op.stream;
       issue.mark = marker.Next(op);
       issue.mark.range = executor_.RangeOf(op);
       issue.entry = static_cast<int>(e);
@@ -57,6 +57,20 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
           1 + events.at({edge.from_entry, edge.from_op}));
     }
   }
+  if (IsChain(plan_, schedule_)) IssueAllOnCompute();
+}
+
+// The order of the stream is that of the events. What a collective's marks say, the boundary behind
+// it need not say again.
+void RecordedStep::IssueAllOnCompute() {
+  for (Section& section : sections_)
+    for (size_t i = 0; i < section.issues.size(); ++i) {
+      Issue& issue = section.issues[i];
+      issue.on = StreamId::kCompute;
+      issue.waits.clear();
+      issue.record = -1;
+      if (i > 0 && section.issues[i - 1].mark.collective) issue.mark.boundary = false;
+    }
 }
 
 RecordedStep::~RecordedStep() = default;
@@ -70,10 +84,10 @@ void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
   executor_.Fork();
   if (observer != nullptr) observer->BeginGraph();
   for (const Issue& issue : section.issues) {
-    Stream& stream = executor_.stream(issue.stream);
+    Stream& stream = executor_.stream(issue.on);
     for (const size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
     if (observer != nullptr) observer->Before(OpOf(issue), stream, !issue.waits.empty());
-    executor_.RunMarked(issue.op, issue.stream, issue.mark);
+    executor_.RunMarked(issue.op, issue.stream, issue.on, issue.mark);
     if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
     if (observer != nullptr) observer->After(OpOf(issue), stream);
   }

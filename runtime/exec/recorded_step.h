@@ -30,6 +30,9 @@ namespace millrace {
 //          load or build at first use is then there. The second captures the same list at the same
 //          addresses; from then on a replay is a launch. A host device has the same second replay
 //          but for the capture itself.
+// Chains   Where each op waits for the one before it (IsChain), exchanges of values are issued on
+//          the compute stream, too: they have nothing to be beside, and kernels next to them may
+//          begin early (runtime/base/cuda/launch.h). Decoding with a tensor axis is so.
 // Ranks    All capture or none. Before a capture every rank waits for its device and says whether
 //          it is ready; after it, whether it has captured. Replays of a list are collective.
 class RecordedStep {
@@ -67,7 +70,8 @@ class RecordedStep {
  private:
   struct Issue {
     BoundOp op;
-    StreamId stream = StreamId::kCompute;
+    StreamId stream = StreamId::kCompute,
+             on = StreamId::kCompute;  // the plan's, where it is issued
     OpMark mark;
     std::vector<size_t> waits;  // events
     int64_t record = -1;        // event, -1 none
@@ -79,6 +83,7 @@ class RecordedStep {
     KernelCounters kernels;  // counted while the graph was captured: what one launch moves
     CommCounters comm;
   };
+  void IssueAllOnCompute();
   void IssueAll(const Section& section, CaptureObserver* observer);
   const PlanOp& OpOf(const Issue& issue) const;
   void CaptureTogether(const Binding& now);

@@ -24,17 +24,17 @@ std::string RecordedStep::DotOf(const Section& section) const {
   last.fill(-1);
   for (size_t i = 0; i < section.issues.size(); ++i) {
     const Issue& issue = section.issues[i];
-    const auto stream = static_cast<size_t>(issue.stream);
+    const auto on = static_cast<size_t>(issue.on);
     const Entry& entry = schedule_[static_cast<size_t>(issue.entry)];
     text += fmt::format("  op_{} [label=\"{}\\n{}, microbatch {}\\n{}\", fillcolor=\"{}\"];\n", i,
                         OpOf(issue).label, plan_.body(entry).name, entry.microbatch,
-                        Name(issue.stream), kColours[stream]);
-    if (last[stream] >= 0) text += fmt::format("  op_{} -> op_{};\n", last[stream], i);
+                        Name(issue.stream), kColours[static_cast<size_t>(issue.stream)]);
+    if (last[on] >= 0) text += fmt::format("  op_{} -> op_{};\n", last[on], i);
     for (const size_t event : issue.waits)
       text += fmt::format("  op_{} -> op_{} [style=dashed];\n",
                           recorder.at(static_cast<int64_t>(event)), i);
     if (issue.record >= 0) recorder[issue.record] = i;
-    last[stream] = static_cast<int64_t>(i);
+    last[on] = static_cast<int64_t>(i);
   }
   return text + "}\n";
 }

@@ -283,6 +283,27 @@ bool StepPlan::updates() const {
                      [](const Body& body) { return body.phase == Phase::kUpdate; });
 }
 
+bool IsChain(const StepPlan& plan, const std::vector<Entry>& entries) {
+  const PlanOp* before = nullptr;
+  int32_t entry_before = 0, op_before = 0;
+  for (int32_t e = 0; e < static_cast<int32_t>(entries.size()); ++e) {
+    const Entry& entry = entries[static_cast<size_t>(e)];
+    const std::vector<PlanOp>& ops = plan.body(entry).ops;
+    for (int32_t o = 0; o < static_cast<int32_t>(ops.size()); ++o) {
+      const PlanOp& op = ops[static_cast<size_t>(o)];
+      if (op.stream != StreamId::kCompute && op.stream != StreamId::kExchange) return false;
+      if (before != nullptr && before->stream != op.stream &&
+          std::find(entry.edges.begin(), entry.edges.end(), Edge{entry_before, op_before, o}) ==
+              entry.edges.end())
+        return false;
+      before = &op;
+      entry_before = e;
+      op_before = o;
+    }
+  }
+  return true;
+}
+
 int64_t PlanBuffer::OffsetAt(int64_t position) const {
   MR_CHECK(!offsets.empty(), "{} has no address", name);
   if (offsets.size() == 1) return offsets.front();

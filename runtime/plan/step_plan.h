@@ -178,6 +178,10 @@ struct StepPlan {
   int64_t timeline_end() const { return bodies.empty() ? 0 : bodies.back().end(); }
 };
 
+// Whether the ops of `entries` are computations and exchanges alone, and each waits for the one
+// before it where that is on another stream: on one stream nothing would come later.
+bool IsChain(const StepPlan& plan, const std::vector<Entry>& entries);
+
 // Bytes [begin, end) of the arena that an op at `position` may touch through `view`, on any rank of
 // the mesh and microbatch < accumulate: a rank stride widens the range to every rank's part.
 struct ByteRange {

@@ -74,7 +74,9 @@ Position DevicePosition(const ProgressReading& reading, const PlanNames& names) 
       position.waits = true;
       position.place = index;
     }
-    if (mark == StreamMark::kComputing) computes = index;
+    const bool passed = mark == StreamMark::kPassedCollective &&
+                        s == static_cast<int>(StreamId::kCompute);  // of a chain: recorded_step.h
+    if (mark == StreamMark::kComputing || passed) computes = index;
   }
   if (position.waits) {
     position.text = OpText(names, reading.device_run, position.place, Reach::kAt);

@@ -1,7 +1,7 @@
 #include "kernels/cuda/attention/attention_chunks.h"
 #include "kernels/cuda/attention/attention_tile.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

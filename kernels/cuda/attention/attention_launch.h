@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

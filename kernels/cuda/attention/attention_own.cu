@@ -9,9 +9,9 @@
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/attention/attention_tile.cuh"
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/launch.cuh"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

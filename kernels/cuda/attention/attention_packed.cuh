@@ -5,9 +5,9 @@
 #include <climits>
 
 #include "kernels/cuda/attention/attention_launch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_cores/attention_tiles.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 

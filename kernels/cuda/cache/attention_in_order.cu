@@ -15,9 +15,9 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/cache/cache_launch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_cores/attention_tiles.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

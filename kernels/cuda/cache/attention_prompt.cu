@@ -10,9 +10,9 @@
 // Order    Of a query's keys ascending, whatever the pages. Weights are rounded to bf16 before they
 //          multiply values, and summed before.
 #include "kernels/cuda/cache/cache_launch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/tensor_cores/attention_tiles.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

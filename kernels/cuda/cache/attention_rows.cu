@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "kernels/cuda/cache/cache_launch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/cache/cache_launch.h"
 #include "kernels/cuda/cache/elements.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

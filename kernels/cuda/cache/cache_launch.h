@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/divide.h"
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

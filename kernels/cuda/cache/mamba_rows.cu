@@ -1,7 +1,7 @@
 #include "kernels/cuda/cache/cache_launch.h"
 #include "kernels/cuda/cache/elements.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sigmoid.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

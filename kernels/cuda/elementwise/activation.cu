@@ -2,8 +2,8 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise/activation_launch.h"
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

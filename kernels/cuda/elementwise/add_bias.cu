@@ -3,7 +3,7 @@
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/elementwise/elementwise_launch.h"
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

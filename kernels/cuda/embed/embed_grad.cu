@@ -2,9 +2,9 @@
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/embed/embed_grad_launch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/cuda/loss/row_packs.cuh"
 #include "kernels/cuda/loss/softmax.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

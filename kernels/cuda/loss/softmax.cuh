@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 

@@ -1,7 +1,7 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/gated.cuh"
 #include "kernels/cuda/mamba/mamba_launch.h"
 #include "kernels/ops/cuda_ssd.h"
+#include "runtime/base/cuda/launch.cuh"
 
 // A block takes 256 positions of one sequence and 128 channels: a warp has 32 of the positions, a
 // thread four channels of them. It takes four positions at a time, with the next four on their way:

@@ -1,7 +1,7 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/gated.cuh"
 #include "kernels/cuda/mamba/mamba_launch.h"
 #include "kernels/ops/cuda_ssd.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

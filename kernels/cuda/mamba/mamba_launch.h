@@ -1,9 +1,9 @@
 // The border between conv.cc, gated_norm.cc and conv.cu, gated_norm.cu.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sequence.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

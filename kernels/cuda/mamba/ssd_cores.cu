@@ -1,8 +1,8 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
 #include "kernels/cuda/mamba/ssd_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 #include "kernels/cuda/tensor_cores/tma.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 // The scan on tensor cores: decays and steps laid out by head; the outputs, once the state before
 // each chunk is there (ssd_states_cores.cu). kernels/cpu/mamba/ssd_chunk.h has the letters.

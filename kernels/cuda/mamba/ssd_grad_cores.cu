@@ -1,8 +1,8 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
 #include "kernels/cuda/mamba/ssd_pairs.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
 #include "kernels/cuda/tensor_cores/tma.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 // The gradients of the scan on tensor cores; kernels/cpu/mamba/ssd_scan_grad.cc has the formulas
 // and the letters. Blocks take a chunk of a group, head by head.

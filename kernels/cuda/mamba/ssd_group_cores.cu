@@ -1,6 +1,6 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 // The gradients of b and c, and of the steps, behind ssd_grad_cores.cu.
 namespace millrace::cuda {

@@ -2,10 +2,10 @@
 // leave to the next is in the op's scratch: SsdScratch.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sequence.h"
 #include "kernels/ops/cuda_ssd.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

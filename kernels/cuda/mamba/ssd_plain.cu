@@ -1,5 +1,5 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_plain.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 // The scan in f32: an element of a product is a thread's sum, in order. For shapes and dtypes that
 // tensor cores do not take; clear rather than fast. kernels/cpu/mamba/ssd_chunk.h has the letters.

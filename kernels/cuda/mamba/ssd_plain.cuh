@@ -1,8 +1,8 @@
 // The f32 kernels of the scan: a thread per element, and how it finds its operands.
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_device.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 

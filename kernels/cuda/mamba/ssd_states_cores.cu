@@ -1,6 +1,6 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mamba/ssd_cores.cuh"
 #include "kernels/cuda/mamba/ssd_tiles.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 // The scan's states on tensor cores: before each chunk, or their gradients behind it.
 namespace millrace::cuda {

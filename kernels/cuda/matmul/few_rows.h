@@ -2,8 +2,8 @@
 // our own, with the bias and the GELU; matmul.h says when they are taken.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

@@ -5,8 +5,8 @@
 // experts, of one expert (moe/grouped_wgmma.cuh). So has RowLinearOp's of one (one_row.h).
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

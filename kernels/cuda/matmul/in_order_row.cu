@@ -7,7 +7,6 @@
 //       in_order_rows.cu: tests/kernels/cuda/in_order_row_test.cc compares with both, bit by bit.
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/few_rows_stages.cuh"
 #include "kernels/cuda/matmul/one_row.h"
@@ -18,6 +17,7 @@
 #include "kernels/cuda/tensor_cores/tma.cuh"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -7,7 +7,6 @@
 //
 // Bits   Which operand has a row does not change what a step of sixteen adds up to: tests/kernels/
 //        cuda/in_order_test.cc compares the two kernels of in_order.h bit by bit.
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/few_rows_stages.cuh"
 #include "kernels/cuda/matmul/in_order.h"
@@ -16,6 +15,7 @@
 #include "kernels/cuda/tensor_cores/tma.cuh"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

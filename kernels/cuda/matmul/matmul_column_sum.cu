@@ -1,12 +1,12 @@
 #include <type_traits>
 
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/matmul_column_sum.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,11 +1,11 @@
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/matmul_finish.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/views.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

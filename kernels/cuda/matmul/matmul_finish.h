@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/dtype.h"
 
 namespace millrace::cuda {

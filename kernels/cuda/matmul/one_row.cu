@@ -1,7 +1,7 @@
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/one_row.h"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -3,9 +3,9 @@
 // read.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/ops/row_linear_ops.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

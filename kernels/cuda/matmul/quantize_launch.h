@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/ops/fp8_blocks.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/policies.h"
 
 namespace millrace::cuda {

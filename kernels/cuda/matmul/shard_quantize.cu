@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/float8.cuh"
 #include "kernels/cuda/matmul/shard_quantize_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -7,7 +7,6 @@
 //        read.
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/matmul/few_rows.cuh"
 #include "kernels/cuda/matmul/few_rows.h"
 #include "kernels/cuda/matmul/few_rows_stages.cuh"
@@ -16,6 +15,7 @@
 #include "kernels/cuda/tensor_cores/tma.cuh"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/matmul/float8.cuh"
 #include "kernels/cuda/matmul/quantize_launch.h"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/expert_activation_launch.h"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The border between expert_activation.cc and expert_activation.cu.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/policies.h"
 
 namespace millrace::cuda {

@@ -1,7 +1,7 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/expert_exchange_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/expert_rows_launch.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

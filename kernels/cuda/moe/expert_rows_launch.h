@@ -2,8 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/divide.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

@@ -1,7 +1,7 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/expert_rows_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/grouped_tiles.cuh"
 #include "kernels/cuda/pack.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -13,9 +13,9 @@
 //         without rows do not multiply.
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/grouped_stages.cuh"
 #include "kernels/cuda/moe/grouped_store.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 

@@ -1,10 +1,10 @@
 #include <cmath>
 
 #include "kernels/cuda/activation.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/route_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

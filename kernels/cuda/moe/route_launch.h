@@ -1,8 +1,8 @@
 // The border between route.cc and route.cu.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

@@ -1,6 +1,6 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/moe/router_bias_launch.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The border between router_bias.cc and router_bias.cu.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ranges.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/step_scalars.h"
 
 namespace millrace::cuda {

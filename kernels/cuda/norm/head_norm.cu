@@ -1,8 +1,8 @@
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm/head_norm_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,8 +1,8 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/norm/norm_forward.cuh"
 #include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/norm/norm_rows.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,9 +1,9 @@
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/magnitude.cuh"
 #include "kernels/cuda/norm/norm_launch.h"
 #include "kernels/cuda/norm/norm_rows.cuh"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -17,8 +17,8 @@
 #include <climits>
 #include <cmath>
 
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/sample/sample_terms.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 

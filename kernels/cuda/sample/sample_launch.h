@@ -1,9 +1,9 @@
 // The border between sample.cc and sample.cu.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/ops/sample_ops.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

@@ -1,7 +1,7 @@
 // AdamW with moments in bf16, rounded stochastically.
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/philox.cuh"
 #include "kernels/cuda/step/adamw.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

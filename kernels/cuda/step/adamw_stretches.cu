@@ -1,7 +1,7 @@
 // AdamW with constants that differ along the shard: one launch, in which a block has elements of
 // one stretch, so that it forms one set of factors as blocks of update.cu do.
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/adamw.cuh"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/muon_launch.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

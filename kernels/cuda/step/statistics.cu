@@ -2,10 +2,10 @@
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/statistics_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

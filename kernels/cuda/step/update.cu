@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/flat.cuh"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/step/adamw.cuh"
 #include "kernels/cuda/step/update_launch.h"
+#include "runtime/base/cuda/launch.cuh"
 
 namespace millrace::cuda {
 namespace {

@@ -12,6 +12,7 @@
 #include "comm/launched_bytes.h"
 #include "comm/peer/peer_communicator.h"
 #include "comm/peer/peer_packs.h"
+#include "runtime/base/cuda/launch.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/comm/nccl/device_backed.h"
 #include "tests/comm/nccl/gpu_case.h"
@@ -104,10 +105,11 @@ TEST_CASE("an all-reduce has the bits of the host's sum in rank order", "[comm][
 // the device: what another call has left would be seen.
 class ChangingCalls {
  public:
-  ChangingCalls(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, DType dtype)
+  ChangingCalls(GpuRank& rank, PeerCommunicator& comm, TestArena& arena, DType dtype,
+                StreamRole role)
       : rank_(rank),
         comm_(comm),
-        stream_(rank.device.MakeStream(StreamRole::kCollectives)),
+        stream_(rank.device.MakeStream(role)),
         round_(arena.Take(DType::kI64, 1)),
         wrong_(arena.Take(DType::kI64, 1)),
         buffer_(arena.Take(dtype, kMost)) {
@@ -160,6 +162,18 @@ class ChangingCalls {
   const TensorView round_, wrong_, buffer_;
 };
 
+struct How {
+  const char* name;
+  bool captured;
+  StreamRole role;
+  EarlyLaunch early;
+};
+// On a stream of collectives; captured on one of computations, where packs begin beside the kernel
+// that writes what they add.
+constexpr How kHow[] = {{"eager", false, StreamRole::kCollectives, EarlyLaunch::kOff},
+                        {"captured", true, StreamRole::kCollectives, EarlyLaunch::kOff},
+                        {"in a chain", true, StreamRole::kCompute, EarlyLaunch::kEnd}};
+
 TEST_CASE("a thousand all-reduces of changing sizes, eager and captured", "[comm][gpu]") {
   OnPeers([](GpuRank& rank) {
     for (const int blocks : {1, 3, kPeerAllReduceBlocks}) {
@@ -167,12 +181,13 @@ TEST_CASE("a thousand all-reduces of changing sizes, eager and captured", "[comm
       options.all_reduce_blocks = blocks;
       const auto comm = MakePeer(rank, "world", options);
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
-        for (const bool captured : {false, true}) {
+        for (const How& how : kHow) {
           TestArena arena(rank, {comm.get()}, 2 << 20);
-          ChangingCalls changing(rank, *comm, arena, dtype);
-          const int64_t wrong = changing.Run(captured, 1000);
-          rank.report.Expect(wrong == 0, "{}, {} blocks, captured {}: {} elements are wrong",
-                             Name(dtype), blocks, captured, wrong);
+          rank.device.Attached<cuda::LaunchPolicy>().early = how.early;
+          ChangingCalls changing(rank, *comm, arena, dtype, how.role);
+          const int64_t wrong = changing.Run(how.captured, 1000);
+          rank.report.Expect(wrong == 0, "{}, {} blocks, {}: {} elements are wrong", Name(dtype),
+                             blocks, how.name, wrong);
         }
     }
   });

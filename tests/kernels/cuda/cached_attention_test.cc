@@ -5,7 +5,7 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 #include "tests/kernels/cuda/both.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 #include "tests/kernels/support/near.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/cuda/attention_operands.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/ops/row_linear_ops.h"
+#include "runtime/base/cuda/launch.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 
 namespace millrace::test {

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/matmul/few_rows.h"
 #include "runtime/base/cuda/cuda_device.h"
+#include "runtime/base/cuda/launch.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 
 namespace millrace::test {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/launch.h"
+#include "runtime/base/cuda/launch.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

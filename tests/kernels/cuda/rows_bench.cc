@@ -25,11 +25,11 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/launch.h"
 #include "kernels/ops/cost.h"
 #include "kernels/ops/matmul_key.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.h"
 #include "runtime/base/step_scalars.h"
 #include "tests/kernels/cuda/matmul_operands.h"
 

@@ -253,5 +253,42 @@ TEST_CASE("bytes of a view cover every rank of its axis and every microbatch",
           std::pair<int64_t, int64_t>{0, 256});  // tokens: either parity
 }
 
+TEST_CASE("a chain is computations and exchanges that wait each for the one before",
+          "[plan][step_plan]") {
+  constexpr StreamId kCompute = StreamId::kCompute, kExchange = StreamId::kExchange;
+  const auto chain = [](std::initializer_list<StreamId> streams,
+                        std::initializer_list<std::pair<int, int>> edges) {
+    HandPlan p;
+    const BufferId b = p.Buffer("b", 0, {{0, 10}});
+    for (const StreamId stream : streams) p.Copy(stream, p.Whole(b), p.Whole(b));
+    const StepPlan plan = p.Done(edges);
+    return IsChain(plan, plan.schedule);
+  };
+  CHECK(chain({}, {}));
+  CHECK(chain({kCompute, kCompute}, {}));
+  CHECK(chain({kCompute, kExchange, kCompute}, {{1, 0}, {2, 1}}));
+  CHECK(chain({kCompute, kExchange, kExchange, kCompute}, {{1, 0}, {2, 0}, {3, 2}}));
+  // The exchange, or what is behind it, may come sooner.
+  CHECK_FALSE(chain({kCompute, kExchange, kCompute}, {{2, 1}}));
+  CHECK_FALSE(chain({kCompute, kExchange, kCompute}, {{1, 0}}));
+  CHECK_FALSE(chain({kCompute, kCompute, kExchange}, {{2, 0}}));
+  CHECK_FALSE(chain({kCompute, StreamId::kGather}, {{1, 0}}));
+  CHECK_FALSE(chain({StreamId::kReduce}, {}));
+
+  // From one entry to the next, too, and the edge counts where it is.
+  HandPlan p;
+  const BufferId b = p.Buffer("b", 0, {{0, 10}});
+  p.Copy(kCompute, p.Whole(b), p.Whole(b));
+  p.Copy(kExchange, p.Whole(b), p.Whole(b));
+  StepPlan plan = p.Done({{1, 0}});
+  plan.schedule.push_back(plan.schedule.front());
+  plan.schedule[1].edges = {{1, 0, 1}};
+  CHECK_FALSE(IsChain(plan, plan.schedule));
+  plan.schedule[1].edges = {{0, 1, 0}, {1, 0, 1}};
+  CHECK(IsChain(plan, plan.schedule));
+  plan.schedule[1].edges = {{0, 0, 0}, {1, 0, 1}};
+  CHECK_FALSE(IsChain(plan, plan.schedule));
+}
+
 }  // namespace
 }  // namespace millrace

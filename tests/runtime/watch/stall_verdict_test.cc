@@ -117,6 +117,11 @@ TEST_CASE("a device's position is the collective that was issued first, else whe
                Contains("all_gather of unit b (op gather/b"));
   REQUIRE_THAT(text(DeviceAt(1, 0, {computes_a, StreamWord(2, StreamMark::kPassedCollective), 0})),
                Contains("the computation of unit a (from op mm/a on"));
+  // A collective on the compute stream, and what is behind it there.
+  REQUIRE_THAT(text(DeviceAt(1, 0, {StreamWord(2, StreamMark::kInCollective), 0, 0})),
+               Contains("all_gather of unit b (op gather/b"));
+  REQUIRE_THAT(text(DeviceAt(1, 0, {StreamWord(2, StreamMark::kPassedCollective), 0, 0})),
+               Contains("the computation of unit b (from op gather/b on"));
   REQUIRE_THAT(text(DeviceAt(1, 0,
                              {computes_a, StreamWord(6, StreamMark::kInCollective),
                               StreamWord(4, StreamMark::kInCollective)})),

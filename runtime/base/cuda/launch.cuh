@@ -1,8 +1,8 @@
 // How own kernels are launched, and how they begin: launch.h.
 #pragma once
 
-#include "kernels/cuda/launch.h"
 #include "runtime/base/cuda/cuda_check.h"
+#include "runtime/base/cuda/launch.h"
 
 namespace millrace::cuda {
 

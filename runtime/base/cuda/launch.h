@@ -8,13 +8,13 @@
 //          complete and its writes are visible. What kernels compute is as without.
 // When     Only behind exactly one node, which is a kernel: CUDA defines such edges between
 //          kernels alone. Behind several nodes, a copy, a fill or nothing, and outside of
-//          capture, a launch is as
-//          any other. So it is on streams of the greatest priority, which carry collectives: blocks
-//          that wait for one would keep multiprocessors from the next.
+//          capture, a launch is as any other. So it is on streams of the greatest priority, which
+//          carry collectives: blocks that wait for one would keep multiprocessors from the next.
 // Sooner   With `end`, some kernels of few blocks begin beside the kernel before as with `begin`:
 //          products of few rows (matmul/one_row.h, few_rows.h) have their weights to fetch,
-//          attention of one row what is cached, norms of few rows no more than their places to
-//          take. Where blocks are many, those that wait would take places from those that multiply.
+//          attention of one row what is cached, norms of few rows and sums of few bytes over
+//          peers' memory no more than their places to take. Where blocks are many, those that wait
+//          would take places from those that multiply.
 // Order    A kernel that has waited ends after the one before it, and so after all before that:
 //          waiting for the last is waiting for all. This holds as long as EVERY kernel that
 //          LaunchKernel launches calls BeginKernel in every thread, before any return and any
