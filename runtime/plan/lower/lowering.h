@@ -44,6 +44,7 @@ class Lowering {
   void Push(KernelOp op, const Node& node, const std::string& suffix = "");
 
   ProgramOp& last() { return ops_->back(); }  // that was pushed
+  void DropLast() { ops_->pop_back(); }
 
   // A line of Program::choices.
   void Choose(std::string choice) { program_.choices.push_back(std::move(choice)); }

@@ -139,8 +139,8 @@ TEST_CASE("one row in order has its norms, biases and GELUs", "[plan][infer]") {
                                           "matmul"};
   std::vector<std::string> expected = {"embed_rows"};
   for (int l = 0; l < 2; ++l) expected.insert(expected.end(), layer.begin(), layer.end());
-  // What is drawn from are the product's own logits, and the widened ones are an output.
-  expected.insert(expected.end(), {"row_linear", "cast", "sample"});
+  // What is drawn from are the product's own logits, which nobody widens.
+  expected.insert(expected.end(), {"row_linear", "sample"});
   CHECK(NamesOf(plan) == expected);
   const std::vector<Row> rows = RowsOf(plan);
   REQUIRE(rows.size() == 5);
@@ -167,7 +167,7 @@ TEST_CASE("rotations and SwiGLUs of one row in order are ops of their own", "[pl
                                           "matmul"};
   std::vector<std::string> expected = {"embed_rows"};
   for (int l = 0; l < 2; ++l) expected.insert(expected.end(), layer.begin(), layer.end());
-  expected.insert(expected.end(), {"row_linear", "cast", "sample"});
+  expected.insert(expected.end(), {"row_linear", "sample"});
   CHECK(NamesOf(plan) == expected);
   for (const Row& row : RowsOf(plan)) {
     CHECK(row.in_order);
@@ -238,6 +238,56 @@ TEST_CASE("what an op of the step writes is not read early", "[plan][infer]") {
   shared.buffer(row.weight.buffer).scope = BufferScope::kMicrobatch;
   CHECK(!StepWrites(shared).AreConstant(row));
   CHECK(StepWrites(plan).AreConstant(row));
+}
+
+TEST_CASE("decoding along the tensor axis is a chain, with its exchanges", "[plan][infer]") {
+  Sets sets = kLlama;
+  sets.emplace_back("parallel.tensor=2");
+  for (const Backend backend : {Backend::kCuda, Backend::kCpu}) {
+    const AssembledRun run = Plans(sets, backend, 2);
+    for (const std::string& name : {DecodePlan(1), DecodePlan(4)}) {
+      INFO(name);
+      const StepPlan& plan = run.plans.Of(name);
+      CHECK(std::any_of(StepOf(plan).begin(), StepOf(plan).end(), [](const PlanOp& op) {
+        return op.stream == StreamId::kExchange;
+      }));
+      CHECK(IsChain(plan, plan.schedule));
+      CHECK_FALSE(IsChain(plan, plan.prologue));
+    }
+  }
+}
+
+TEST_CASE("products of one row in order read early what no op of the step writes",
+          "[plan][infer]") {
+  using Product = MatmulOp<View>;
+  const AssembledRun run = Plans(Exact(kGpt2), Backend::kCuda);
+  const auto products = [&](const std::string& name) {
+    std::vector<Product> found;
+    for (const Body& body : run.plans.Of(name).bodies)
+      for (const PlanOp& op : body.ops)
+        if (const auto* product = std::get_if<Product>(&op.op)) found.push_back(*product);
+    return found;
+  };
+  REQUIRE(products(DecodePlan(1)).size() == 4);
+  for (const Product& product : products(DecodePlan(1))) CHECK(product.constant);
+  for (const Product& product : products(DecodePlan(4))) CHECK(!product.constant);
+
+  StepPlan changed = run.plans.Of(DecodePlan(1));
+  REQUIRE(FindViolations(changed, run.layout.mesh, 1).empty());
+  const Product product = products(DecodePlan(1))[0];
+  auto& ops = changed.bodies[static_cast<size_t>(changed.schedule[0].body)].ops;
+  CastOp<View> write;
+  write.x = write.out = product.b;
+  ops[0].op = write;
+  CHECK(!StepWrites(changed).AreConstant(product));
+  const auto found = FindViolations(changed, run.layout.mesh, 1);
+  CHECK(std::any_of(found.begin(), found.end(), [](const Violation& v) {
+    return v.message.find("reads early what an op of the step writes") != std::string::npos;
+  }));
+  MarkConstants(&changed);
+  for (const PlanOp& op : ops)
+    if (const auto* of = std::get_if<Product>(&op.op))
+      CHECK(of->constant == (of->b.buffer != product.b.buffer));
 }
 
 TEST_CASE("what another op of the step writes is not where attention finds its rows",
