@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) 
 // Rows are read where they lie.
 template <Elements E, bool kWide>
 __global__ void __launch_bounds__(kMaxThreads) LogprobKernel(const LogprobArgs a) {
-  BeginKernel();
+  if (!a.complete) BeginKernel();
   __shared__ Softmax of_warp[kWarp];
   CrossEntropyArgs row_args;
   row_args.logits = a.logits;
@@ -316,6 +316,7 @@ __global__ void __launch_bounds__(kMaxThreads) LogprobKernel(const LogprobArgs a
   const Softmax softmax = BlockJoin(
       SoftmaxOfThread<E, false>(row_args, packs_of, Shares::Of<false>(row_args), row, nullptr),
       of_warp);
+  if (a.complete) BeginKernel();  // for tokens
   for (const LogprobArgs::Tokens& of : a.tokens)
     for (int i = static_cast<int>(threadIdx.x); i < of.most; i += static_cast<int>(blockDim.x)) {
       const int64_t at = int64_t{blockIdx.x} * of.most + i;
@@ -377,8 +378,9 @@ void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
   if (args.tally != nullptr) LaunchKernel(launch, 1, 1024, 0, TallyKernel, args);
 }
 
-void LaunchLogprobs(const LogprobArgs& args, const Launch& launch) {
+void LaunchLogprobs(const LogprobArgs& args, Launch launch) {
   if (args.rows == 0) return;
+  if (args.complete && launch.early == EarlyLaunch::kBegin) launch.early = EarlyLaunch::kEnd;
   const bool wide = args.logits.wide && args.padded % kPack == 0;
   WithElementsOf(args.logits, [&]<Elements E>() {
     LaunchKernel(launch, static_cast<unsigned>(args.rows),

@@ -35,7 +35,8 @@ struct LogprobArgs {
   Rows logits;
   Tokens tokens[2];  // drawn, and likeliest
   int rows = 0, vocab = 0, padded = 0;
+  bool complete = false;  // the logits, when the kernel before calls LetNextBegin
 };
-void LaunchLogprobs(const LogprobArgs& args, const Launch& launch);
+void LaunchLogprobs(const LogprobArgs& args, Launch launch);
 
 }  // namespace millrace::cuda

@@ -34,6 +34,8 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
     args.top_ids = IntsOf(op.top_ids, rows * args.most, "top_ids");
     args.top_logprobs = FloatsOf(op.top_logprobs, rows * args.most, "top_logprobs");
   }
+  // Of many rows its blocks would take places from those that draw.
+  args.followed = op.in_order && rows == 1;
   LaunchSample(args, LaunchOn(stream));
   if (!op.in_order) return;
   // The sampler sums in an order of its own; tokens do not depend on it.
@@ -43,6 +45,7 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
   logprobs.tokens[1] = {args.top_ids, args.top_logprobs, args.most};
   logprobs.rows = args.rows;
   logprobs.vocab = args.vocab, logprobs.padded = static_cast<int>(padded);
+  logprobs.complete = args.followed;
   LaunchLogprobs(logprobs, LaunchOn(stream));
 }
 

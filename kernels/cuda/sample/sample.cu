@@ -88,6 +88,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, kRes
   __shared__ SampleShared shared;
   SampleRow<kBlocks>::Prepare(shared);
   BeginKernel();
+  if (a.followed) LetNextBegin();
   extern __shared__ uint4 staged[];
   const int64_t r = blockIdx.x / kBlocks;
   const SampleParams p = a.params[r];

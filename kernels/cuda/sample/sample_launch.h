@@ -14,6 +14,8 @@ struct SampleArgs {
   float *logprob = nullptr, *top_logprobs = nullptr;
   int rows = 0, vocab = 0;
   int most = 0;  // columns of top_*
+  // Behind it comes a kernel of this op that reads logits ahead of its BeginKernel.
+  bool followed = false;
 };
 void LaunchSample(const SampleArgs& args, const Launch& launch);
 

@@ -12,6 +12,12 @@ __device__ __forceinline__ void BeginKernel() {
   asm volatile("griddepcontrol.wait;" : : : "memory");
 }
 
+// Behind BeginKernel, in a thread of every block at least: the kernel behind, launched with `end`,
+// may begin, and by then what BeginKernel waited for is complete.
+__device__ __forceinline__ void LetNextBegin() {
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+}
+
 // kernel<<<grid, threads, shared_bytes, launch.stream>>>(arguments...). Error(kDevice): a bad
 // configuration, or an earlier asynchronous fault.
 template <class... Parameters, class... Arguments>
