@@ -258,6 +258,8 @@ enum class Epilogue { kNone, kBias, kBiasGelu, kGelu, kGeluGrad };
 //           are, as no order of sums follows from their number (kernels/cuda/matmul/in_order.h);
 //           the CPU has like_rows. a, out and pre are rows of neighbours, b a transpose, all bf16,
 //           bias too, K, N and strides multiples of 8; kNone, kBias, kGelu or kBiasGelu, kBackend.
+// Constant  constant, of one row in order: no op of a step writes b, and a backend may read it
+//           before the op ahead of this one has ended. The planner says so (schedule/constants.h).
 // Scaling   kProduct: one scale of each operand, any f32; the f32 sum is over payloads and is then
 //           multiplied by both scales, in double with one rounding to f32. kOperands: scales are
 //           powers of two, so that payload * scale is exact in f32; sums are over these.
@@ -271,7 +273,7 @@ struct MatmulAttrs {
   int64_t staged_bytes = 0;
   int64_t like_rows = 0, like_columns = 0;
   RankInt like_first;
-  bool in_order = false;
+  bool in_order = false, constant = false;
   Scaling scaling = Scaling::kNone;
   bool rounds_once() const { return rounding == Rounding::kOnce || update == Update::kAccumulate; }
   bool operator==(const MatmulAttrs&) const = default;

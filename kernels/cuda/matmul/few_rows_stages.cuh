@@ -54,25 +54,48 @@ __device__ __forceinline__ void InitStages(StageBarriers<T>& s) {
 }
 
 // By the thread that IsElected: boxes [from, to) of the depth, of the weight's lines from `column`
-// on.
+// on. Beyond the depth copies bring zeros, which change no sum.
 template <class T>
-__device__ __forceinline__ void CopyStages(StageTiles<T>& s, StageBarriers<T>& barriers,
-                                           const CUtensorMap& a, const CUtensorMap& b, int column,
-                                           int from, int to) {
-  StageRing<T> ring;
-  for (int box = from; box < to; box += T::kBoxes) {
-    WaitFor(SharedAddress(&barriers.empty[ring.stage]), ring.parity ^ 1);
-    const uint32_t full = SharedAddress(&barriers.full[ring.stage]);
-    // Beyond the depth copies bring zeros, which change no sum.
-    ArriveAndExpect(full, T::kBoxes * (T::kBytesA + T::kBytesB));
-#pragma unroll
-    for (int i = 0; i < T::kBoxes; ++i) {
-      CopyBox(SharedAddress(s.a[ring.stage][i]), a, full, (box + i) * kBoxDepth, column, 0);
-      CopyBox(SharedAddress(s.b[ring.stage][i]), b, full, (box + i) * kBoxDepth, 0, 0);
-    }
-    ring.Next();
+struct StageCopies {
+  StageTiles<T>& s;
+  StageBarriers<T>& barriers;
+  const CUtensorMap &a, &b;
+  int column, from, to;
+  int ahead = 0;  // stages whose lines are on their way
+
+  // Of the first stages, as many as there are, the lines alone, while rows may not be read yet. The
+  // barriers are this thread's own.
+  __device__ __forceinline__ void BeginLines() {
+    FenceSharedWrites();  // the copies come ahead of what tells others of the barriers
+#pragma unroll 1
+    for (int box = from; box < to && ahead < T::kStages; box += T::kBoxes) Lines(ahead++, box);
   }
-}
+  __device__ __forceinline__ void Run() {
+    StageRing<T> ring;
+    for (int box = from; box < to; box += T::kBoxes) {
+      if (ahead-- <= 0) {
+        WaitFor(SharedAddress(&barriers.empty[ring.stage]), ring.parity ^ 1);
+        Lines(ring.stage, box);
+      }
+#pragma unroll
+      for (int i = 0; i < T::kBoxes; ++i)
+        CopyBox(SharedAddress(s.b[ring.stage][i]), b, Full(ring.stage), (box + i) * kBoxDepth, 0,
+                0);
+      ring.Next();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t Full(int stage) const {
+    return SharedAddress(&barriers.full[stage]);
+  }
+  __device__ __forceinline__ void Lines(int stage, int box) const {
+    ArriveAndExpect(Full(stage), T::kBoxes * (T::kBytesA + T::kBytesB));
+#pragma unroll
+    for (int i = 0; i < T::kBoxes; ++i)
+      CopyBox(SharedAddress(s.a[stage][i]), a, Full(stage), (box + i) * kBoxDepth, column, 0);
+  }
+};
 
 // By the warpgroup: its sums of that many boxes.
 template <class T>

@@ -16,6 +16,7 @@ struct InOrderArgs {
   Rows a, b, bias, pre, out;
   int rows = 0, columns = 0, depth = 0;
   bool gelu = false;
+  bool constant = false;  // MatmulAttrs::constant: of few rows, b may be read ahead of BeginKernel
 };
 
 // Of one multiprocessor's tile of rows: more of them go through the other kernel.

@@ -270,6 +270,7 @@ __global__ void __launch_bounds__(kStageThreads)
       if (g.constant) copies.Begin(at, weight, first);
     }
     BeginKernel();
+    LetNextBegin();
     if (elected && !g.constant) copies.Begin(at, weight, first);
     __syncthreads();
     if (elected) copies.Begin(at, weight, all - first);
@@ -327,7 +328,6 @@ void LaunchPacks(const OneRowArgs& args, InOrderRowArgs g, const Launch& launch)
                                kRoom));
   Launch beside = launch;
   beside.one_row = true;
-  if (launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   const int bytes = g.ring + (g.stages * kBoxes * g.lines + kTileLines - g.lines) * kLineBytes;
   LaunchKernel(beside, blocks, kStageThreads, static_cast<size_t>(bytes), InOrderRowKernel<P>,
                weight, g);

@@ -1,9 +1,9 @@
 // A product of few rows, in order: the weight's lines are the rows of wgmma's tiles, and the rows
 // its columns, of which it takes as few as eight. A block has some columns of the result and goes
 // along the whole depth (few_rows_stages.cuh): a chain of products, each behind the one before,
-// which takes 18 cycles a step of sixteen where all operands are there. Weights are not asked for
-// ahead of the kernel before: in a step of one row of Llama 1B that took 11 % longer, since what
-// was on its way into the second cache kept copies waiting.
+// which takes 18 cycles a step of sixteen where all operands are there. Lines that nobody writes
+// fill the ring while the kernel before runs. Into the second cache they are not asked for: in a
+// step of one row of Llama 1B that took 11 % longer, since what was on its way kept copies waiting.
 //
 // Bits   Which operand has a row does not change what a step of sixteen adds up to: tests/kernels/
 //        cuda/in_order_test.cc compares the two kernels of in_order.h bit by bit.
@@ -45,15 +45,23 @@ __global__ void __launch_bounds__(kStageThreads)
   RowsShared<T>& s = *reinterpret_cast<RowsShared<T>*>(memory);
   const int first = static_cast<int>(blockIdx.x) * T::kColumns,
             warp = static_cast<int>(threadIdx.x) / kWarp,
-            lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (threadIdx.x == 0) InitStages<T>(s.barriers);
-  BeginKernel();
-  __syncthreads();
-  const int boxes = (g.depth + kBoxDepth - 1) / kBoxDepth;
+            lane = static_cast<int>(threadIdx.x) % kWarp,
+            boxes = (g.depth + kBoxDepth - 1) / kBoxDepth;
   if (warp == kWarpgroup / kWarp) {
-    if (IsElected()) CopyStages<T>(s.stages, s.barriers, a, b, first, 0, boxes);
+    const bool elected = IsElected();
+    StageCopies<T> copies{s.stages, s.barriers, a, b, first, 0, boxes};
+    if (elected) {
+      InitStages<T>(s.barriers);
+      if (g.constant) copies.BeginLines();
+    }
+    BeginKernel();
+    LetNextBegin();
+    __syncthreads();
+    if (elected) copies.Run();
     return;
   }
+  BeginKernel();
+  __syncthreads();
   float sums[T::kRows / 2];
   MultiplyStages<T>(s.stages, s.barriers, sums, boxes);
   // A lane has two rows of a column, and the lane four further on those of the next: one stores a
@@ -84,10 +92,8 @@ void LaunchShape(const InOrderArgs& g, const Launch& launch) {
                                   T::kRows);
   MR_CUDA(cudaFuncSetAttribute(InOrderRowsKernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(RowsShared<T>)));
-  // One row's few blocks take their places beside the kernel before.
   Launch beside = launch;
   beside.one_row = g.rows == 1;
-  if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   LaunchKernel(beside, static_cast<unsigned>(CeilDiv(int64_t{g.columns}, T::kColumns)),
                kStageThreads, sizeof(RowsShared<T>), InOrderRowsKernel<T>, a, b, g);
 }

@@ -245,6 +245,7 @@ bool RunInOrder(const MatmulOp<TensorView>& op, CudaStream& stream) {
   args.out = cuda::RowsOf(op.out, "out");
   args.pre = cuda::RowsOf(op.pre, "pre");
   args.gelu = HasGelu(op.epilogue);
+  args.constant = op.constant;
   cuda::LaunchInOrderRows(args, cuda::LaunchOn(stream));
   return true;
 }

@@ -60,7 +60,7 @@ __global__ void __cluster_dims__(kSplits) __launch_bounds__(kStageThreads)
   if (warp < kWarpgroup / kWarp)
     MultiplyStages<T>(s.stages, s.barriers, sums, to - from);
   else if (IsElected())
-    CopyStages<T>(s.stages, s.barriers, a, b, first, from, to);
+    StageCopies<T>{s.stages, s.barriers, a, b, first, from, to}.Run();
   __syncthreads();
   if (warp < kWarpgroup / kWarp)
 #pragma unroll

@@ -63,7 +63,9 @@ class Structure {
     for (const Body& body : plan_.bodies)
       for (const PlanOp& op : body.ops) {
         const auto* row = std::get_if<RowLinearOp<View>>(&op.op);
-        if (row != nullptr && row->constant && !writes.AreConstant(*row))
+        const auto* product = std::get_if<MatmulOp<View>>(&op.op);
+        if ((row != nullptr && row->constant && !writes.AreConstant(*row)) ||
+            (product != nullptr && product->constant && !writes.AreConstant(*product)))
           Report(ViolationKind::kStructure,
                  fmt::format("{} reads early what an op of the step writes", op.label));
         const auto* attention = std::get_if<CachedAttentionOp<View>>(&op.op);

@@ -10,8 +10,9 @@ namespace millrace {
 namespace {
 
 // Of logits that the op before has widened, what they were: the same values in half of the bytes,
-// which a GPU's blocks keep to themselves. That op goes: nobody else reads what is drawn from. Where
-// one row is drawn, the product itself forms wide ones (lower/row_linears.h), unless it is in order.
+// which a GPU's blocks keep to themselves. That op goes: nobody else reads what is drawn from.
+// Where one row is drawn, the product itself forms wide ones (lower/row_linears.h), unless it is in
+// order.
 View NarrowLogits(Lowering& l, const View& logits) {
   const auto* widen = std::get_if<CastOp<View>>(&l.last().op);
   if (l.options().backend != Backend::kCuda || widen == nullptr ||

@@ -28,6 +28,8 @@ bool StepWrites::AreConstant(const RowLinearOp<View>& op) const {
   return constant;
 }
 
+bool StepWrites::AreConstant(const MatmulOp<View>& op) const { return IsState(op.b, 0); }
+
 bool StepWrites::FindsItsCache(const CachedAttentionOp<View>& op) const {
   return IsState(op.at, 0) && IsState(op.slots, 0) && IsState(op.pages, 0) && IsState(op.cache, 1);
 }
@@ -35,9 +37,13 @@ bool StepWrites::FindsItsCache(const CachedAttentionOp<View>& op) const {
 void MarkConstants(StepPlan* plan) {
   const StepWrites writes(*plan);
   for (Body& body : plan->bodies)
-    for (PlanOp& op : body.ops)
+    for (PlanOp& op : body.ops) {
       if (auto* row = std::get_if<RowLinearOp<View>>(&op.op))
         row->constant = writes.AreConstant(*row);
+      auto* const product = std::get_if<MatmulOp<View>>(&op.op);
+      if (product != nullptr && product->in_order && product->a.layout.dims[0] == 1)
+        product->constant = writes.AreConstant(*product);
+    }
 }
 
 }  // namespace millrace

@@ -1,5 +1,6 @@
 // Which operands an op may read before the one ahead of it has ended: those of
-// RowLinearAttrs::constant, and what CachedAttentionOp finds (kernels/cuda/cache/cache.h).
+// RowLinearAttrs::constant and MatmulAttrs::constant, and what CachedAttentionOp finds
+// (kernels/cuda/cache/cache.h).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@ class StepWrites {
   // lies in states, and no op of a step writes to these, on this rank or, by a collective,
   // another's.
   bool AreConstant(const RowLinearOp<View>& op) const;
+  bool AreConstant(const MatmulOp<View>& op) const;  // b
 
   // Whether nothing that the schedule runs writes where rows lie (at, slots, pages), nor the cache,
   // but this op, once: all four are states.
@@ -30,7 +32,8 @@ class StepWrites {
   std::vector<int64_t> writes_;  // by buffer
 };
 
-// Says of each RowLinearOp of a step whether its constants are.
+// Says of each RowLinearOp of a step, and of each product of one row in order, whether its
+// constants are.
 void MarkConstants(StepPlan* plan);
 
 }  // namespace millrace
