@@ -82,6 +82,24 @@ class KeysOfRow {
       CopyAsync16(PieceAt<kDepth>(to, row, Piece()), from, key + row <= t_);
     }
   }
+  // kWidth columns from `column` on of each of a tile's keys, or values, into what to(row, piece)
+  // says, but not the key `left_out`; zeros behind the row's own. In few instructions: each is
+  // fetched once.
+  template <int kWidth, class To>
+  __device__ void CopyColumns(int key, int64_t column, int left_out, const To& to) const {
+    constexpr int kPiecesEach = kWidth / kPack, kAtOnce = kWarp / kPiecesEach;
+    const Tile tile = TileAt(key);
+    const int piece = Lane() % kPiecesEach;
+#pragma unroll 4
+    for (int i = 0; i < kKeys; i += kAtOnce) {
+      const int row = i + Lane() / kPiecesEach;
+      const auto at = reinterpret_cast<uint64_t>(i < kWarp ? tile.at[0] : tile.at[1]);
+      const auto* const from =
+          reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, at, row % kWarp)) + column +
+          piece * kPack;
+      if (key + row != left_out) CopyAsync16(to(row, piece), from, key + row <= t_);
+    }
+  }
   // The row's own key and value into the cache, by the block's first threads.
   __device__ void CacheOwn() const {
     if (threadIdx.x >= kPieces) return;
@@ -206,7 +224,10 @@ __global__ void __launch_bounds__(kThreads)
     copy_keys(warp * kKeys);
     copy_values(warp * kKeys);
   }
-  if (early) BeginKernel();
+  if (early) {
+    BeginKernel();
+    LetNextBegin();
+  }
   CopyQueries<kDepth>(SharedAddress(s.queries), a, r, head, heads);
   if (!all_cached) copy_keys(warp * kKeys);
   CommitCopies();
@@ -322,9 +343,10 @@ struct BuffersAcross {
   static constexpr int kColumns = kDepth / kBlocks, kPieces = kColumns / kPack;  // of values
   uint16_t queries[kHeads * kDepth];
   uint16_t keys[kWarps][kKeys * kDepth], values[kTurnAcross * kColumns];
-  // As in Buffers, of all tiles of the cluster; blocks write them to each other.
+  // As in Buffers, of all tiles of the cluster; blocks write them to each other. The largest scores
+  // are read until a turn ends, when others may be in the next.
   uint4 weights[kTilesAcross][kSteps][kWarp];
-  float most[kTilesAcross][kHeads];
+  float most[2][kTilesAcross][kHeads];
   float total[kTilesAcross][2][kWarp];
 
   // 16 bytes of a key's value, such that eight keys' lie in different banks.
@@ -334,8 +356,33 @@ struct BuffersAcross {
   }
 };
 
+// What a lane of a warp needs to add a tile of a turn: its weights, the values of the warp's
+// columns, and of its two queries the largest score and the weights' sum.
+struct TileToAdd {
+  uint4 weights[kSteps];
+  uint32_t values[kSteps / 2][4];
+  float most[2], total[2];
+
+  template <class Shared>
+  __device__ __forceinline__ void Load(const Shared& s, int turn, int tile) {
+    const int lane = Lane();
+#pragma unroll
+    for (int m = 0; m < kSteps / 2; ++m)
+      LoadTransposed(values[m], Shared::ValueAt(SharedAddress(s.values),
+                                                tile * kKeys + m * 32 + lane, WarpOfBlock()));
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n) weights[n] = s.weights[tile][n][lane];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      most[half] = s.most[turn][tile][lane / 4 + 8 * half];
+      total[half] = s.total[tile][half][lane];
+    }
+  }
+};
+
 // Warp w of block c meets tile 4 w + c of a turn, and copies the block's columns of the values of
-// tiles 4 w to 4 w + 3.
+// tiles 4 w to 4 w + 3. Most of its time it waits for instructions: loops are not unrolled where
+// that hides nothing.
 template <int kDepth>
 __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
     AttendAcrossKernel(const __grid_constant__ CachedAttentionArgs a) {
@@ -351,7 +398,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
             lots = (per_kv + kHeads - 1) / kHeads, kv = static_cast<int>(blockIdx.y) / lots,
             first = static_cast<int>(blockIdx.y) % lots * kHeads,
             heads = min(kHeads, per_kv - first), head = kv * per_kv + first, warp = WarpOfBlock(),
-            lane = Lane(), row = lane / 4;
+            lane = Lane(), row = lane / 4, own = warp * kBlocks + block;
   const int slot = a.places.slots[r], t = a.places.at[r];
   uint16_t* const out = reinterpret_cast<uint16_t*>(a.out.data) + r * a.out.row_stride +
                         head * a.out.head_stride + block * Shared::kColumns;
@@ -363,47 +410,40 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
   }
   const KeysOfRow<kDepth> of_row(a, r, slot, t, kv);
   const uint32_t keys = SharedAddress(s.keys[warp]), values = SharedAddress(s.values);
-  typename KeysOfRow<kDepth>::Tile tiles_of[kBlocks];
-  const auto find = [&](int turn) {
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i)
-      tiles_of[i] = of_row.TileAt(turn + (warp * kBlocks + i) * kKeys);
+  const int64_t column_of_values = of_row.to_values() + block * Shared::kColumns;
+  const auto key_at = [&](int key, int piece) { return PieceAt<kDepth>(keys, key, piece); };
+  const auto copy_keys = [&](int turn, int left_out) {
+    if (const int key = turn + own * kKeys; key <= t)
+      of_row.template CopyColumns<kDepth>(key, 0, left_out, key_at);
   };
-  const auto copy_keys = [&](int turn) {
-    const int key = turn + (warp * kBlocks + block) * kKeys;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i)
-      if (i == block && key <= t) of_row.Copy(keys, tiles_of[i], key, 0);
-  };
-  const auto copy_values = [&](int turn, int i) {
-    constexpr int kPieces = Shared::kPieces, kAtOnce = kWarp / kPieces;
-    const int tile = warp * kBlocks + i, piece = lane % kPieces;
-#pragma unroll
-    for (int j = 0; j < kKeys; j += kAtOnce) {
-      const int key = j + lane / kPieces;
-      const auto at = reinterpret_cast<uint64_t>(tiles_of[i].at[j / kWarp]);
-      const auto* const from =
-          reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, at, key % kWarp)) +
-          of_row.to_values() + block * Shared::kColumns + piece * kPack;
-      CopyAsync16(Shared::ValueAt(values, tile * kKeys + key, piece), from,
-                  turn + tile * kKeys + key <= t);
+  const auto copy_values = [&](int turn, int left_out) {
+#pragma unroll 1
+    for (int tile = warp * kBlocks; tile < (warp + 1) * kBlocks; ++tile) {
+      const int key = turn + tile * kKeys;
+      if (key > t) break;  // nobody adds what lies there
+      of_row.template CopyColumns<Shared::kColumns>(
+          key, column_of_values, left_out,
+          [&](int i, int piece) { return Shared::ValueAt(values, tile * kKeys + i, piece); });
     }
   };
-  // Whether a tile of the first turn lies in the cache as a whole.
-  const auto is_cached = [&](int i) { return early && (warp * kBlocks + i + 1) * kKeys <= t; };
-  find(0);
-  const bool key_cached = is_cached(block);
-  if (key_cached) copy_keys(0);
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i)
-    if (is_cached(i)) copy_values(0, i);
-  if (early) BeginKernel();
+  // All of the first turn that is cached before the kernel, then what is the row's own.
+  if (early) {
+    copy_keys(0, t);
+    copy_values(0, t);
+    BeginKernel();
+    LetNextBegin();
+  }
   CopyQueries<kDepth>(SharedAddress(s.queries), a, r, head, heads);
-  if (!key_cached) copy_keys(0);
+  if (!early) {
+    copy_keys(0, -1);
+  } else if (t / kKeys < kTilesAcross && t / kKeys / kBlocks == warp) {
+    const uint16_t* const from = of_row.At(t) + lane * kPack;
+    if (t / kKeys == own && lane < kDepth / kPack) CopyAsync16(key_at(t % kKeys, lane), from, true);
+    if (lane < Shared::kPieces)
+      CopyAsync16(Shared::ValueAt(values, t, lane), from + column_of_values, true);
+  }
   CommitCopies();
-#pragma unroll
-  for (int i = 0; i < kBlocks; ++i)
-    if (!is_cached(i)) copy_values(0, i);
+  if (!early) copy_values(0, -1);
   CommitCopies();
   if (first == 0 && block == 0) of_row.CacheOwn();
 
@@ -416,9 +456,8 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
   const bool adds = warp < Shared::kPieces;  // eight columns of values each
   __syncwarp();                              // some lanes wrote to the cache just now
   asm volatile("barrier.cluster.wait.aligned;" : : : "memory");
-  for (int turn = 0; turn <= t; turn += kTurnAcross) {
-    const int own = warp * kBlocks + block, key = turn + own * kKeys,
-              tiles = min(kTilesAcross, (t - turn) / kKeys + 1);
+  for (int turn = 0, of_turn = 0; turn <= t; turn += kTurnAcross, of_turn ^= 1) {
+    const int key = turn + own * kKeys, tiles = min(kTilesAcross, (t - turn) / kKeys + 1);
     WaitCopies<1>();
     if (turn == 0) {
       __syncthreads();
@@ -430,75 +469,82 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kThreads)
       float most[2] = {-INFINITY, -INFINITY};
       ScoreTile<kDepth>(scores, most, queries, keys, key, t);
       // Lane l % 4 of four tells block l % 4.
-      float* const to = cluster.map_shared_rank(&s.most[own][row], lane % 4);
+      float* const to = cluster.map_shared_rank(&s.most[of_turn][own][row], lane % 4);
       to[0] = most[0], to[8] = most[1];
     }
     cluster.sync();
 
-    // Tile by tile, as Weigh does.
-    float keep[kTilesAcross][2], base[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int w = 0; w < kTilesAcross; ++w) {
-        if (w >= tiles) break;
-        const float before = softmax.most[0][half], now = fmaxf(before, s.most[w][row + 8 * half]);
-        keep[w][half] = KeepOf(before, now, scale);
-        if (w == own) base[half] = BaseOf(now, scale);
-        softmax.most[0][half] = now;
-      }
+    // Tile by tile, as Weigh does. Of heads that are not there nobody tells or stores anything.
     if (own < tiles) {
-      float total[2] = {};
-      WeighTile(scores, total, scale, base);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        float* const to = cluster.map_shared_rank(&s.total[own][0][lane], b);
-        to[0] = total[0], to[kWarp] = total[1];
-        uint4* const words = cluster.map_shared_rank(&s.weights[own][0][lane], b);
-#pragma unroll
-        for (int n = 0; n < kSteps; ++n) {
-          uint32_t x[4];
-          FragmentOf(x, scores[0][2 * n], scores[0][2 * n + 1]);
-          words[n * kWarp] = make_uint4(x[0], x[1], x[2], x[3]);
-        }
+      float most[2] = {softmax.most[0][0], softmax.most[0][1]}, base[2], total[2] = {};
+#pragma unroll 4
+      for (int w = 0; w <= own; ++w) {
+        most[0] = fmaxf(most[0], s.most[of_turn][w][row]);
+        most[1] = fmaxf(most[1], s.most[of_turn][w][row + 8]);
       }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) base[half] = BaseOf(most[half], scale);
+      WeighTile(scores, total, scale, base);
+      uint4 words[kSteps];
+#pragma unroll
+      for (int n = 0; n < kSteps; ++n) {
+        uint32_t x[4];
+        FragmentOf(x, scores[0][2 * n], scores[0][2 * n + 1]);
+        words[n] = make_uint4(x[0], x[1], x[2], x[3]);
+      }
+      if (row < heads)
+#pragma unroll 1
+        for (int b = 0; b < kBlocks; ++b) {
+          float* const to = cluster.map_shared_rank(&s.total[own][0][lane], b);
+          to[0] = total[0], to[kWarp] = total[1];
+          uint4* const at = cluster.map_shared_rank(&s.weights[own][0][lane], b);
+#pragma unroll
+          for (int n = 0; n < kSteps; ++n) at[n * kWarp] = words[n];
+        }
     }
     const bool more = turn + kTurnAcross <= t;
     if (more) {
-      find(turn + kTurnAcross);
       __syncwarp();
-      copy_keys(turn + kTurnAcross);
+      copy_keys(turn + kTurnAcross, -1);
     }
     CommitCopies();
     WaitCopies<1>();  // values; the next keys may be on their way
     cluster.sync();
     if (adds) {
-#pragma unroll
-      for (int w = 0; w < kTilesAcross; ++w) {
-        if (w >= tiles) break;
-        uint32_t b[kSteps / 2][4];
-#pragma unroll
-        for (int m = 0; m < kSteps / 2; ++m)
-          LoadTransposed(b[m], Shared::ValueAt(values, w * kKeys + m * 32 + lane, warp));
+      TileToAdd next;
+      next.Load(s, of_turn, 0);
+#pragma unroll 1
+      for (int w = 0; w < tiles; ++w) {
+        const TileToAdd tile = next;
+        next.Load(s, of_turn, min(w + 1, kTilesAcross - 1));  // ahead of what waits for products
+        float keep[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float& total = softmax.total[0][half];
-          total = __fmaf_rn(total, keep[w][half], s.total[w][half][lane]);
+          float &most = softmax.most[0][half], &total = softmax.total[0][half];
+          const float now = fmaxf(most, tile.most[half]);
+          keep[half] = KeepOf(most, now, scale);
+          total = __fmaf_rn(total, keep[half], tile.total[half]);
+          most = now;
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sums[i] = __fmul_rn(sums[i], keep[w][i / 2]);
+        for (int i = 0; i < 4; ++i) sums[i] = __fmul_rn(sums[i], keep[i / 2]);
 #pragma unroll
         for (int n = 0; n < kSteps; ++n) {
-          const uint4 words = s.weights[w][n][lane];
-          const uint32_t x[4] = {words.x, words.y, words.z, words.w};
-          Mma(sums, x, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+          const uint32_t x[4] = {tile.weights[n].x, tile.weights[n].y, tile.weights[n].z,
+                                 tile.weights[n].w};
+          Mma(sums, x, tile.values[n / 2][n % 2 * 2], tile.values[n / 2][n % 2 * 2 + 1]);
         }
       }
     }
     __syncthreads();
-    if (more)
+    if (more) {
+      // What its tiles are weighed against in the next turn, where a warp has added none.
+      for (int w = 0; !adds && w < tiles; ++w)
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) copy_values(turn + kTurnAcross, i);
+        for (int half = 0; half < 2; ++half)
+          softmax.most[0][half] = fmaxf(softmax.most[0][half], s.most[of_turn][w][row + 8 * half]);
+      copy_values(turn + kTurnAcross, -1);
+    }
     CommitCopies();
   }
   WaitCopies<0>();
@@ -518,10 +564,8 @@ void LaunchDepth(const CachedAttentionArgs& args, const Launch& launch) {
   const int64_t lots = CeilDiv(static_cast<int64_t>(args.per_kv.divisor), kHeads);
   const auto heads = static_cast<unsigned>(args.kv_heads * lots),
              rows = static_cast<unsigned>(args.rows);
-  // One row's few blocks fit beside those of the kernel before.
   Launch beside = launch;
   beside.one_row = args.rows == 1;
-  if (beside.one_row && launch.early == EarlyLaunch::kEnd) beside.early = EarlyLaunch::kBegin;
   const auto run = [&](auto kernel, unsigned blocks, size_t bytes) {
     MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(bytes)));
