@@ -240,10 +240,13 @@ def rows(folder):
 
 
 def bitwise(folder):
-    """The rows that the tables of 2026-11-21 lack (HISTORY.md)."""
-    data = load(folder / "bitwise_h100.json")
-    lines = [[row["option"], row["verdict"], f"{row['last_loss']:.6f}", row["plan"]] for row in data["rows"]]
-    return [f"`{data['command']}`, {data['device']}, commit {data['sources']}, {data['date']}:", "", *table(["option", "losses, norms, hashes", "last loss", "plan"], lines)]
+    """What the tables of 2026-11-21 (HISTORY.md) lack: two cards, hybrids, options that came later."""
+    text = []
+    for data in [*load(folder / "bitwise_h200-x2.json"), load(folder / "bitwise_h100.json")]:
+        lines = [[row["option"], row["verdict"], f"{row['last_loss']:.6f}", row["plan"]] for row in data["rows"]]
+        text += ["", f"`{data['command']}`, {data['device']}, commit {data['sources']}, {data['date']}:", "",
+                 *table(["option", "losses, norms, hashes", "last loss", "plan"], lines)]
+    return text[1:]
 
 
 def last_apart(run, base):
