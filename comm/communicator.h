@@ -121,7 +121,8 @@ class Communicator {
                         Stream& stream) = 0;
 
   // Whether the next of the calls above writes these marks itself, as Device::EnqueueMarks would
-  // before and behind it, without launches of their own. Where not, nothing is kept.
+  // before and behind it, without launches of their own. Where not, nothing is kept. Of no words:
+  // no marks.
   virtual bool MarkNextCall(const Device::Mark& /*begun*/, const Device::Mark& /*ended*/) {
     return false;
   }

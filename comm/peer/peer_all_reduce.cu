@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(kPeerThreads, 2)
                     const __grid_constant__ PeerStaging staging,
                     const __grid_constant__ Elements<D, kWide> elements, int each) {
   cuda::BeginKernel();
+  cuda::LetNextBegin();
   MarkBegun(call);
   const int begin = static_cast<int>(blockIdx.x) * each,
             count = min(each, elements.units() - begin);

@@ -17,7 +17,8 @@
 // Packs    Sums of few bytes have another protocol, in a lane of all-reduces: peer_packs.h.
 // Waiting  Blocks spin, so all blocks of a call must come to run on every GPU while others spin. A
 //          block waits for its own number on other GPUs only, never for a block of its own GPU;
-//          blocks of other kernels end by themselves. So it is enough that the spinning blocks of
+//          blocks of other kernels end by themselves, or begin early behind one of these, which
+//          then has its places. So it is enough that the spinning blocks of
 //          all lanes of a GPU fit at once. peer_room.h counts them; a run (peer_factory.h) and
 //          each communicator ask for that room at set-up, by the GPU's own numbers.
 #pragma once

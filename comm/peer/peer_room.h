@@ -6,7 +6,10 @@
 //             calls of one kind are ordered by their stream. NCCL's kernels: at most one of each of
 //             its communicators.
 // What not    Products and all other kernels end by themselves, whoever waits. Blocks that begin
-//             early (kernels/cuda/launch.h) are no collective's.
+//             early (runtime/base/cuda/launch.h) wait for what is ahead of them on their stream: it
+//             has its places. Where that is a sum over peers' memory, in a chain (recorded_step.h),
+//             they keep theirs until it ends; nothing else of this rank runs then. Ranks that share
+//             a GPU (PeerGpus::kShared) may not replay such chains.
 // Room        A multiprocessor takes as many blocks of a kernel over peers' memory as CUDA's
 //             occupancy says: the least of all those kernels. NCCL's blocks are counted as taking
 //             a multiprocessor each.

@@ -53,14 +53,20 @@ __device__ __forceinline__ void MarkBegun(const PeerCall& call) {
   if (call.begun.word != nullptr && blockIdx.x == 0 && threadIdx.x == kPeerThreads - 1)
     Write(call.begun);
 }
-// PeerCall::ended: every thread of the block, when it waits for nothing more.
+// PeerCall::ended: every thread of the block, when it waits for nothing more. Behind `begun`, which
+// may be the same word.
 __device__ __forceinline__ void MarkEnded(const PeerCall& call) {
   if (call.ended.word == nullptr) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
   uint32_t* const left = &call.lanes[call.rank]->left;
   if (gridDim.x > 1) {
-    if (atomicAdd(left, 1u) != gridDim.x - 1) return;
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.sys.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(left)
+                 : "memory");
+    if (before != gridDim.x - 1) return;
     *left = 0;
   }
   Write(call.ended);

@@ -17,6 +17,12 @@ StreamRole RoleOf(StreamId stream, bool alone) {
   return stream == StreamId::kCompute ? StreamRole::kCompute : StreamRole::kCollectives;
 }
 
+// Where a call is refused, its marks are not the next one's.
+struct NoMarks {
+  Communicator& comm;
+  ~NoMarks() { comm.MarkNextCall({}, {}); }
+};
+
 }  // namespace
 
 Executor::Executor(const ExecutorContext& context) : context_(context) {
@@ -96,8 +102,9 @@ void Executor::RunMarked(const BoundOp& op, StreamId id, StreamId on, const OpMa
   if (mark.collective) {
     const Device::Mark begun = as(StreamMark::kInCollective),
                        ended = as(StreamMark::kPassedCollective);
-    const bool marks_itself =
-        context_.comms->Of({CollectiveOf(op)->axes, id}).MarkNextCall(begun, ended);
+    Communicator& comm = context_.comms->Of({CollectiveOf(op)->axes, id});
+    const bool marks_itself = comm.MarkNextCall(begun, ended);
+    const NoMarks behind{comm};
     if (!marks_itself) EnqueueMark(begun, on);
     run();
     if (!marks_itself) EnqueueMark(ended, on);

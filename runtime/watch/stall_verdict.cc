@@ -65,7 +65,7 @@ std::string OpText(const PlanNames& names, const RunInfo& run, int64_t index, Re
 // Of the collectives that the device is in, the one that was issued first; else where it computes.
 Position DevicePosition(const ProgressReading& reading, const PlanNames& names) {
   Position position{reading.device[kRunBegunWord], -1, false, ""};
-  int64_t computes = -1;
+  int64_t computes = -1, place = -1;  // behind a collective that was passed: behind who waits in it
   for (int s = 0; s < kStreams; ++s) {
     const uint64_t word = reading.device[kFirstStreamWord + s];
     const auto index = static_cast<int64_t>(word >> 2);
@@ -76,12 +76,15 @@ Position DevicePosition(const ProgressReading& reading, const PlanNames& names) 
     }
     const bool passed = mark == StreamMark::kPassedCollective &&
                         s == static_cast<int>(StreamId::kCompute);  // of a chain: recorded_step.h
-    if (mark == StreamMark::kComputing || passed) computes = index;
+    if (mark == StreamMark::kComputing || passed) {
+      computes = index;
+      place = passed ? index + 1 : index;
+    }
   }
   if (position.waits) {
     position.text = OpText(names, reading.device_run, position.place, Reach::kAt);
   } else if (computes >= 0) {
-    position.place = computes;
+    position.place = place;
     position.text = OpText(names, reading.device_run, computes, Reach::kFrom);
   } else {
     position.text = fmt::format("{}, before its first mark", WhichRun(names, reading.device_run));

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kFlatThreads) RopeTableKernel(const RopeTableA
 template <Elements E>
 __global__ void __launch_bounds__(kFlatThreads) RopeKernel(const RopeArgs a) {
   BeginKernel();
+  if (a.packs == a.per_position.divisor) LetNextBegin();  // of one row
   const uint32_t pack = blockIdx.x * kFlatThreads + threadIdx.x;
   if (pack >= a.packs) return;
   const uint32_t row = a.per_position.Quotient(pack);  // b*T + t

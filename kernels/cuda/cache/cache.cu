@@ -20,6 +20,7 @@ __device__ __forceinline__ int64_t RowAt(const CachePlaces& p, int slot, int t) 
 // A block per row, and as many elements of it as it has threads.
 __global__ void __launch_bounds__(kThreads) EmbedRowsKernel(const EmbedRowsArgs a) {
   BeginKernel();
+  LetNextBegin();
   const int r = static_cast<int>(blockIdx.x);
   const int64_t token = a.tokens[r] == -1 ? 0 : a.tokens[r], t = a.at[r],
                 c = int64_t{blockIdx.y} * kThreads + threadIdx.x;

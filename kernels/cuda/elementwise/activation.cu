@@ -39,6 +39,7 @@ __device__ __forceinline__ void StoreResult(const Rows& rows, int64_t at, int le
 template <Elements E, ActivationKind kKind, bool kMagnitude>
 __global__ void __launch_bounds__(kFlatThreads) ActivationKernel(const ActivationArgs a) {
   BeginKernel();
+  if (a.packs == a.row_packs.divisor) LetNextBegin();  // of one row
   Raw<E> gate[kUnroll], up[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {

@@ -306,7 +306,8 @@ __global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) 
 // Rows are read where they lie.
 template <Elements E, bool kWide>
 __global__ void __launch_bounds__(kMaxThreads) LogprobKernel(const LogprobArgs a) {
-  if (!a.complete) BeginKernel();
+  // That the logits are complete the kernel before has seen, not this one: no old line of theirs.
+  a.complete ? __threadfence() : BeginKernel();
   __shared__ Softmax of_warp[kWarp];
   CrossEntropyArgs row_args;
   row_args.logits = a.logits;

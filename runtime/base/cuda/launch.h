@@ -10,17 +10,18 @@
 //          kernels alone. Behind several nodes, a copy, a fill or nothing, and outside of
 //          capture, a launch is as any other. So it is on streams of the greatest priority, which
 //          carry collectives: blocks that wait for one would keep multiprocessors from the next.
-// Sooner   With `end`, some kernels of few blocks begin beside the kernel before as with `begin`:
-//          products of few rows (matmul/one_row.h, few_rows.h) have their weights to fetch,
-//          attention of one row what is cached, norms of few rows and sums of few bytes over
-//          peers' memory no more than their places to take. Where blocks are many, those that wait
-//          would take places from those that multiply.
+// Sooner   With `end`, some kernels of few blocks begin beside the kernel before as with `begin`,
+//          where they are not in order: products of few rows (matmul/one_row.h, few_rows.h) have
+//          their weights to fetch, attention of one row what is cached, norms of few rows and sums
+//          of few bytes over peers' memory no more than their places to take. Where blocks are
+//          many, those that wait would take places from those that multiply.
 // Next     A kernel that calls LetNextBegin when it has waited has the next one, launched with
 //          `end`, wait beside it, and that one alone. With `begin` as many wait as there is room
 //          for, and their warps keep a chain of wgmma waiting: a step of one row of GPT-2 in order,
 //          all products by kernels such as in_order_row.cu's, took 0.419 ms so and 0.364 with one
-//          ahead (H200, in turn). Kernels of one row in order call it; products of one_row.h, which
-//          are no chain, take as long either way.
+//          ahead (H200, in turn). So kernels of one row in order begin that way, and what they
+//          follow in a step calls it; products of one_row.h, which are no chain, take as long
+//          either way.
 // Order    A kernel that has waited ends after the one before it, and so after all before that:
 //          waiting for the last is waiting for all. This holds as long as EVERY kernel that
 //          LaunchKernel launches calls BeginKernel in every thread, before any return and any

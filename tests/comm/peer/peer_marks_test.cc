@@ -51,27 +51,23 @@ std::vector<Call> Calls(int world) {
   return calls;
 }
 
-// A call's words on one rank.
-class Words {
+// A call's word on one rank: as executors have it, of both marks.
+class Word {
  public:
-  explicit Words(CudaDevice& device) : memory_(device.AllocateHost(16, "marks")) { Clear(); }
-  void Clear() { std::memset(memory_->data(), 0, 16); }
-  Device::Mark begun(uint64_t value) const { return {memory_->data(), value}; }
-  Device::Mark ended(uint64_t value) const { return {memory_->data() + 8, value}; }
-  uint64_t Begun() const { return Word(0); }
-  uint64_t Ended() const { return Word(1); }
-  // Whether begun is `value` within two seconds.
-  bool AwaitBegun(uint64_t value) const {
-    for (int i = 0; i < 400 && Begun() != value; ++i)
+  explicit Word(CudaDevice& device) : memory_(device.AllocateHost(8, "marks")) { Clear(); }
+  void Clear() { std::memset(memory_->data(), 0, 8); }
+  Device::Mark Mark(uint64_t value) const { return {memory_->data(), value}; }
+  uint64_t Now() const {
+    return __atomic_load_n(reinterpret_cast<const uint64_t*>(memory_->data()), __ATOMIC_ACQUIRE);
+  }
+  // Whether it is `value` within two seconds.
+  bool Await(uint64_t value) const {
+    for (int i = 0; i < 400 && Now() != value; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return Begun() == value;
+    return Now() == value;
   }
 
  private:
-  uint64_t Word(int i) const {
-    return __atomic_load_n(reinterpret_cast<const uint64_t*>(memory_->data()) + i,
-                           __ATOMIC_ACQUIRE);
-  }
   std::unique_ptr<HostBuffer> memory_;
 };
 
@@ -81,36 +77,37 @@ TEST_CASE("a call's marks say that it waits, and that it is over", "[comm][gpu]"
     const auto meet = rank.host.Make(rank.Everyone(), "meet");
     TestArena arena(rank, {comm.get()}, 64 << 20);
     const auto stream = rank.device.MakeStream(StreamRole::kCollectives);
-    Words words(rank.device);
+    Word word(rank.device);
     uint64_t value = 0;
     for (const Call& call : Calls(rank.world())) {
       const bool moves = call.name.substr(call.name.size() - 5) != " of 0";
       arena.Reset();
-      words.Clear();
+      word.Clear();
       value += 2;
       // All but rank 0 come when rank 0 has looked.
       const auto issue = [&] {
-        rank.report.Expect(comm->MarkNextCall(words.begun(value), words.ended(value + 1)),
+        rank.report.Expect(comm->MarkNextCall(word.Mark(value), word.Mark(value + 1)),
                            "{}: its marks are not taken", call.name);
         call.make(*comm, arena, *stream);
       };
       if (rank.rank() == 0) {
         issue();
-        rank.report.Expect(words.AwaitBegun(value), "{}: begun is {}", call.name, words.Begun());
-        rank.report.Expect(!moves || words.Ended() == 0, "{}: ended without its peers", call.name);
+        rank.report.Expect(word.Await(moves ? value : value + 1), "{}: {} where it waits",
+                           call.name, word.Now());
       }
       meet->Barrier();
       if (rank.rank() != 0) issue();
       stream->Sync();
-      rank.report.Expect(words.Begun() == value && words.Ended() == value + 1,
-                         "{}: {} and {} in place of {} and {}", call.name, words.Begun(),
-                         words.Ended(), value, value + 1);
-      // The call behind it has none.
-      words.Clear();
+      rank.report.Expect(word.Now() == value + 1, "{}: {} when it is over, in place of {}",
+                         call.name, word.Now(), value + 1);
+      // The call behind it has none, and neither has one whose marks are no longer wanted.
+      word.Clear();
+      comm->MarkNextCall(word.Mark(1), word.Mark(2));
+      comm->MarkNextCall({}, {});
       arena.Reset();
       call.make(*comm, arena, *stream);
       stream->Sync();
-      rank.report.Expect(words.Begun() == 0 && words.Ended() == 0, "{}: marked again", call.name);
+      rank.report.Expect(word.Now() == 0, "{}: marked again, {}", call.name, word.Now());
       meet->Barrier();
     }
   });
@@ -123,7 +120,7 @@ TEST_CASE("marks are written by each launch of a graph", "[comm][gpu]") {
     TestArena arena(rank, {comm.get()}, 64 << 20);
     const auto stream = rank.device.MakeStream(StreamRole::kCompute);
     const std::vector<Call> calls = Calls(rank.world());
-    std::vector<std::unique_ptr<Words>> words;
+    std::vector<std::unique_ptr<Word>> words;
     for (const Call& call : calls) {  // eager, so that all is loaded
       arena.Reset();
       call.make(*comm, arena, *stream);
@@ -131,8 +128,8 @@ TEST_CASE("marks are written by each launch of a graph", "[comm][gpu]") {
     stream->Sync();
     rank.device.BeginCapture(*stream);
     for (const Call& call : calls) {
-      words.push_back(std::make_unique<Words>(rank.device));
-      comm->MarkNextCall(words.back()->begun(7), words.back()->ended(9));
+      words.push_back(std::make_unique<Word>(rank.device));
+      comm->MarkNextCall(words.back()->Mark(7), words.back()->Mark(9));
       arena.Reset();
       call.make(*comm, arena, *stream);
     }
@@ -143,9 +140,8 @@ TEST_CASE("marks are written by each launch of a graph", "[comm][gpu]") {
       graph->Launch(*stream);
       stream->Sync();
       for (size_t i = 0; i < calls.size(); ++i)
-        rank.report.Expect(words[i]->Begun() == 7 && words[i]->Ended() == 9,
-                           "launch {}, {}: {} and {}", launch, calls[i].name, words[i]->Begun(),
-                           words[i]->Ended());
+        rank.report.Expect(words[i]->Now() == 9, "launch {}, {}: {}", launch, calls[i].name,
+                           words[i]->Now());
     }
     meet->Barrier();
   });
