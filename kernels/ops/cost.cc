@@ -104,9 +104,16 @@ int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend) {
   return (Dim(op.d_table, 0) + 1 + Dim(op.d_out, 0)) * 4;
 }
 
-int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend) {
-  const int64_t columns = Dim(op.x, 1);
-  return backend == Backend::kCpu ? 4 * columns * 4 : cuda::NormGradBytes(columns);
+Layout NormPartialsLayout(const NormGradOp<Shape>& op, int64_t sums, Backend backend) {
+  const int64_t rows = Dim(op.x, 0), columns = Dim(op.x, 1);
+  int64_t blocks = 1;
+  if (backend == Backend::kCuda) {
+    bool is_short = true;
+    for (const Shape* view : {&op.d_out, &op.x, &op.d_bypass, &op.d_x})
+      is_short = is_short && (!view->present || IsFloatOf16Bits(view->layout.dtype));
+    blocks = cuda::NormGradBlocksFor(rows, cuda::NormGradShape(columns, is_short));
+  }
+  return DenseLayout(DType::kF64, {blocks, sums, columns});
 }
 
 int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend) {

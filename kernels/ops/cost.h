@@ -32,7 +32,6 @@ enum class Backend { kCpu, kCuda };
 // Scratch the backend needs for the op, in bytes; 0: no scratch operand. kCpu: exact,
 // kernels/ops/cpu_blocking.h. kCuda: what kernels/cuda may use at most.
 int64_t WorkspaceBytes(const EmbedGradOp<Shape>& op, Backend backend);
-int64_t WorkspaceBytes(const NormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const HeadNormGradOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const MatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const BatchedMatmulOp<Shape>& op, Backend backend);
@@ -53,6 +52,10 @@ int64_t WorkspaceBytes(const ExpertSlotsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const RouterStatsOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GroupedMatmulOp<Shape>& op, Backend backend);
 int64_t WorkspaceBytes(const GroupedWeightGradOp<Shape>& op, Backend backend);
+
+// Of norm_grad's partials, which themselves do not matter here: as many blocks as the backend deals
+// the rows to, of so many sums each.
+Layout NormPartialsLayout(const NormGradOp<Shape>& op, int64_t sums, Backend backend);
 
 // Bytes of an f32 product that the backend forms in scratch, for a second kernel to add to `out`:
 // what a concat of such a temporary would read. 0: the product goes to `out` itself, or by tiles
@@ -105,9 +108,9 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 // traffic: an exponential counts 16, a division or square root 4. Ops that only move bytes count 0.
 template <template <class> class Op>
 constexpr double FlopsPerElement() {
-  if (kIsOneOf<Op, EmbedOp, EmbedRowsOp, EmbedGradOp, ColumnSumOp, AddOp, AddBiasOp, ConcatOp,
-               AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp, CombineOp,
-               ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
+  if (kIsOneOf<Op, EmbedOp, EmbedRowsOp, EmbedGradOp, NormSumsOp, ColumnSumOp, AddOp, AddBiasOp,
+               ConcatOp, AccumulateOp, FiniteScanOp, ReduceScatterOp, AllReduceOp, ExpertSlotsOp,
+               CombineOp, ExpertPiecesOp, ReceivedSlotsOp, RouterBalanceOp, ExpertLoadOp>)
     return 1;
   if (kIsOneOf<Op, SumSquaresOp, StepStatsOp, ShardMagnitudesOp>) return 2;
   if (kIsOneOf<Op, RopeOp, RopeRowsOp, RouterBiasOp, MuonNormaliseOp, MuonUpdateOp>) return 3;

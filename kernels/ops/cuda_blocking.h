@@ -12,11 +12,44 @@
 
 namespace millrace::cuda {
 
-// Blocks of norm_grad that keep sums over rows, in double: twice the
-// multiprocessors of an H100 or H200.
-inline constexpr int64_t kNormGradBlocks = 264;
+// How the packs of a norm's row, of eight elements, are dealt to threads: pack p belongs to thread
+// p % (32 * warps), and is its p / (32 * warps)-th of `packs`.
+struct RowShape {
+  int warps = 1;  // per row: a power of two
+  int packs = 1;  // per thread: 1 to 4
+};
+inline constexpr int64_t kNormPack = 8;
+inline constexpr int kMaxRowWarps = 16;
+inline constexpr int64_t kMaxNormColumns = int64_t{kMaxRowWarps} * 32 * 4 * kNormPack;
 
-constexpr int64_t NormGradBytes(int64_t columns) { return kNormGradBlocks * 2 * columns * 8; }
+// The fewest warps that leave a thread at most `packs`, a number that does not spill registers.
+constexpr RowShape RowShapeOf(int64_t columns, int packs) {
+  const int64_t all = CeilDiv(columns, kNormPack);
+  RowShape shape;
+  while (shape.warps < kMaxRowWarps && all > int64_t{shape.warps} * 32 * packs) shape.warps *= 2;
+  shape.packs = columns > 0 ? static_cast<int>(CeilDiv(all, int64_t{shape.warps} * 32)) : 1;
+  return shape;
+}
+
+// Most packs per thread that leave no registers to spill; norm_grad on f32 spills at three.
+inline constexpr int kNormPacks = 4, kNormGradPacks = 3, kNormGradPacksF32 = 2;
+
+// `is_short`: all rows of norm_grad have elements of 16 bits.
+constexpr RowShape NormGradShape(int64_t columns, bool is_short) {
+  return RowShapeOf(columns, is_short ? kNormGradPacks : kNormGradPacksF32);
+}
+
+// Rows that a block of norm_grad works on at a time.
+constexpr int NormGradGroups(RowShape shape) { return shape.warps < 8 ? 8 / shape.warps : 1; }
+
+// Blocks of norm_grad, at most, that leave sums over rows, in double: twice the multiprocessors of
+// an H100 or H200; and among how many rows are dealt, so that each gets as many as any other.
+inline constexpr int64_t kNormGradBlocks = 264;
+constexpr int NormGradBlocksFor(int64_t rows, RowShape shape) {
+  const int64_t groups = NormGradGroups(shape);
+  const int64_t turns = CeilDiv(rows, kNormGradBlocks * groups);
+  return static_cast<int>(CeilDiv(rows, (turns > 0 ? turns : 1) * groups));
+}
 
 // head_norm: a warp has a head, each lane up to eight elements. Blocks of its gradient that keep
 // sums of two weights, in double.

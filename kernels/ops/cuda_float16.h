@@ -16,12 +16,12 @@ inline constexpr bool kIsOneOf = (std::is_same_v<Op<Shape>, Ops<Shape>> || ...);
 
 template <template <class> class Op>
 inline constexpr bool kTakesFloat16 =
-    kIsOneOf<Op, TakeInputOp, EmbedOp, EmbedGradOp, NormOp, NormGradOp, HeadNormOp, HeadNormGradOp,
-             MatmulOp, ColumnSumOp, RopeTableOp, RopeOp, AttentionOp, AttentionGradOp, AddOp,
-             AddBiasOp, CopyRowsOp, JoinColumnsOp, ActivationOp, ActivationGradOp, CrossEntropyOp,
-             SelectRowOp, KeepRangeOp, CastOp, ConcatOp, AccumulateOp, ZeroRangesOp, FiniteScanOp,
-             SumSquaresOp, BeginStepOp, StepStatsOp, AdamWOp, AllGatherOp, ReduceScatterOp,
-             AllReduceOp, AllToAllOp>;
+    kIsOneOf<Op, TakeInputOp, EmbedOp, EmbedGradOp, NormOp, NormGradOp, NormSumsOp, HeadNormOp,
+             HeadNormGradOp, MatmulOp, ColumnSumOp, RopeTableOp, RopeOp, AttentionOp,
+             AttentionGradOp, AddOp, AddBiasOp, CopyRowsOp, JoinColumnsOp, ActivationOp,
+             ActivationGradOp, CrossEntropyOp, SelectRowOp, KeepRangeOp, CastOp, ConcatOp,
+             AccumulateOp, ZeroRangesOp, FiniteScanOp, SumSquaresOp, BeginStepOp, StepStatsOp,
+             AdamWOp, AllGatherOp, ReduceScatterOp, AllReduceOp, AllToAllOp>;
 
 // Why the backend cannot run the op, where that is f16; "": it is not.
 template <template <class> class Op>

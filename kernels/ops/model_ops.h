@@ -141,23 +141,22 @@ struct NormOp : NormAttrs {
   }
 };
 
-// Gradient of NormOp with respect to its (summed) input x, weight and bias, with the gradient that
-// bypasses the norm added:
+// Gradient of NormOp with respect to its (summed) input x, with the gradient that bypasses the norm
+// added, and what NormSumsOp makes those of weight and bias of:
 // d_x = dnorm/dx(d_out) (+ d_bypass);
-// d_weight[c] (=|+=) sum over rows of d_out*xhat, d_bias[c] (=|+=) sum over rows of d_out.
-// d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself; d_weight, d_bias any
-// dtype. magnitude: of d_x.
+// partials[n,0,c] = sum over the rows of block n of d_out*xhat, partials[n,1,c] likewise of d_out.
+// d_out, x, d_bypass, d_x any [R,C]; d_x may be d_bypass or d_out itself; partials f64 [N,S,C],
+// as NormPartialsLayout (cost.h) says, S = 2 with a bias, else 1. Which rows are of a block is
+// the backend's. magnitude: of d_x.
 struct NormGradAttrs {
   NormKind kind = NormKind::kLayer;
-  Update weight_update = Update::kOverwrite;
-  Update bias_update = Update::kOverwrite;
   bool operator==(const NormGradAttrs&) const = default;
 };
 template <class V>
 struct NormGradOp : NormGradAttrs {
   using Attrs = NormGradAttrs;
   static constexpr const char* kName = "norm_grad";
-  V d_out, x, weight, mean, rstd, d_bypass, d_x, d_weight, d_bias, magnitude, scratch;
+  V d_out, x, weight, mean, rstd, d_bypass, d_x, partials, magnitude;
   template <class Self, class F>
   static void Visit(Self& s, F&& f) {
     f(s.d_out, Access::kRead, "d_out");
@@ -167,10 +166,30 @@ struct NormGradOp : NormGradAttrs {
     f(s.rstd, Access::kRead, "rstd");
     f(s.d_bypass, Access::kRead, "d_bypass");
     f(s.d_x, Access::kWrite, "d_x");
+    f(s.partials, Access::kWrite, "partials");
+    f(s.magnitude, Access::kAccumulate, "magnitude");
+  }
+};
+
+// Gradients of a norm's weight and bias, which no other gradient waits for:
+// d_weight[c] (=|+=) sum over n of partials[n,0,c], d_bias[c] (=|+=) sum over n of partials[n,1,c].
+// partials as NormGradOp's; d_weight, d_bias any [C], d_bias where S is 2. Each sum is formed in
+// f64, rounded to f32, and reaches its destination in one rounding.
+struct NormSumsAttrs {
+  Update weight_update = Update::kOverwrite;
+  Update bias_update = Update::kOverwrite;
+  bool operator==(const NormSumsAttrs&) const = default;
+};
+template <class V>
+struct NormSumsOp : NormSumsAttrs {
+  using Attrs = NormSumsAttrs;
+  static constexpr const char* kName = "norm_sums";
+  V partials, d_weight, d_bias;
+  template <class Self, class F>
+  static void Visit(Self& s, F&& f) {
+    f(s.partials, Access::kRead, "partials");
     f(s.d_weight, Updated{s.weight_update}, "d_weight");
     f(s.d_bias, Updated{s.bias_update}, "d_bias");
-    f(s.magnitude, Access::kAccumulate, "magnitude");
-    f(s.scratch, Access::kScratch, "scratch");
   }
 };
 

@@ -30,6 +30,7 @@
   OP(EmbedGrad, embed_grad)                        \
   OP(Norm, norm)                                   \
   OP(NormGrad, norm_grad)                          \
+  OP(NormSums, norm_sums)                          \
   OP(HeadNorm, head_norm)                          \
   OP(HeadNormGrad, head_norm_grad)                 \
   OP(Quantize, quantize)                           \

@@ -33,18 +33,27 @@ void Norm(const NormOp<TensorView>& op, Stream&) {
 void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   const int64_t rows = op.d_out.dim(0), columns = op.d_out.dim(1);
   for (int64_t c = 0; c < columns; ++c) {
-    float weight = 0, bias = 0;
+    double weight = 0, bias = 0;
     for (int64_t r = 0; r < rows; ++r) {
       weight += At(op.d_out, {r, c}) * Small(At(op.x, {r, c}));
       bias += At(op.d_out, {r, c});
     }
-    Put(op.d_weight, {c}, weight, op.weight_update);
-    if (op.d_bias) Put(op.d_bias, {c}, bias, op.bias_update);
+    op.partials.as<double>()[c] = weight;
+    if (op.partials.dim(1) == 2) op.partials.as<double>()[columns + c] = bias;
   }
   ForMatrix(op.d_x, [&](int64_t r, int64_t c) {
     const float bypass = op.d_bypass ? At(op.d_bypass, {r, c}) : 0;
     At(op.d_x, {r, c}) = Checked(Small(At(op.d_out, {r, c})) + bypass);
   });
+}
+
+void NormSums(const NormSumsOp<TensorView>& op, Stream&) {
+  const int64_t columns = op.d_weight.dim(0);
+  const double* sums = op.partials.as<double>();
+  for (int64_t c = 0; c < columns; ++c) {
+    Put(op.d_weight, {c}, static_cast<float>(sums[c]), op.weight_update);
+    if (op.d_bias) Put(op.d_bias, {c}, static_cast<float>(sums[columns + c]), op.bias_update);
+  }
 }
 
 // As the norm of rows: a small number of x, times a weight; one weight for all of a kind of head.
@@ -237,6 +246,7 @@ KernelTable MakeTable() {
   KernelTable table = CpuKernels();
   table.norm = Norm;
   table.norm_grad = NormGrad;
+  table.norm_sums = NormSums;
   table.head_norm = HeadNorm;
   table.head_norm_grad = HeadNormGrad;
   table.matmul = Matmul;

@@ -39,8 +39,7 @@ Symbol OfProduct(Symbol a, bool a_transposed, Symbol b, bool b_transposed, Symbo
   return Of("matmul", {a, a_transposed, b, b_transposed, bias});
 }
 constexpr std::string_view kNormParts[] = {"norm.out", "norm.mean", "norm.rstd"};
-constexpr std::string_view kNormGradParts[] = {"norm_grad.d_x", "norm_grad.d_weight",
-                                               "norm_grad.d_bias"};
+constexpr std::string_view kNormSums[] = {"norm_sums.d_weight", "norm_sums.d_bias"};
 
 class GraphEvaluator {
  public:
@@ -122,8 +121,9 @@ class GraphEvaluator {
       return Grad(n, 1, Of("embed_grad.positions", {a, b}));
     }
     if (n.kind == &kNormGradNode) {
-      Out(n, 0, Of(kNormGradParts[0], {a, b, c, d, e}));
-      for (size_t i = 1; i < 3; ++i) Grad(n, i - 1, Of(kNormGradParts[i], {a, b, c, d, e}));
+      Out(n, 0, Of("norm_grad.d_x", {a, b, c, d, e}));
+      const Symbol partials = Of("norm_grad.partials", {a, b, d, e});
+      for (size_t i = 0; i < 2; ++i) Grad(n, i, Of(kNormSums[i], {partials}));
       return;
     }
     if (n.kind == &kHeadNormGradNode) {
@@ -279,13 +279,15 @@ class ProgramExecutor {
     Write(op.rstd, Of(kNormParts[2], {sum, 0, 0}));
   }
   void Execute(const NormGradOp<View>& op) {
-    const auto part = [a = Read(op.d_out), b = Read(op.x), c = Read(op.weight), d = Read(op.mean),
-                       e = Read(op.rstd)](int i) {
-      return Of(kNormGradParts[i], {a, b, c, d, e});
-    };
-    Write(op.d_x, op.d_bypass ? OfSum(part(0), Read(op.d_bypass)) : part(0));
-    Contribute(op.d_weight, op.weight_update, part(1));
-    Contribute(op.d_bias, op.bias_update, part(2));
+    const Symbol a = Read(op.d_out), b = Read(op.x), c = Read(op.weight), d = Read(op.mean),
+                 e = Read(op.rstd), own = Of("norm_grad.d_x", {a, b, c, d, e});
+    Write(op.d_x, op.d_bypass ? OfSum(own, Read(op.d_bypass)) : own);
+    Write(op.partials, Of("norm_grad.partials", {a, b, d, e}));
+  }
+  void Execute(const NormSumsOp<View>& op) {
+    const Symbol partials = Read(op.partials);
+    Contribute(op.d_weight, op.weight_update, Of(kNormSums[0], {partials}));
+    Contribute(op.d_bias, op.bias_update, Of(kNormSums[1], {partials}));
   }
   void Execute(const HeadNormOp<View>& op) {
     const Symbol x = Read(op.x);

@@ -203,7 +203,7 @@ def sanitizers(folder):
 
 
 # Of ops that form or write what is quantized: an activation has ops of its own where it is formed again while it is quantized.
-FP8_OPS = {"products": ("matmul",), "quantising": ("quantize",), "norms, activations, biases": ("norm", "norm_grad", "activation", "activation_grad", "column_sum")}
+FP8_OPS = {"products": ("matmul",), "quantising": ("quantize",), "norms, activations, biases": ("norm", "norm_grad", "norm_sums", "activation", "activation_grad", "column_sum")}
 
 
 def fp8(folder):

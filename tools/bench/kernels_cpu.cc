@@ -209,9 +209,12 @@ void TimeLayers(Bench& bench, const Model& m) {
   grad.d_out = norm.out, grad.x = norm.sum, grad.weight = norm.weight, grad.mean = norm.mean,
   grad.rstd = norm.rstd;
   grad.d_bypass = grad.d_x = norm.x;
-  grad.d_weight = bench.New({m.width});
-  if (!m.llama) grad.d_bias = bench.New({m.width});
+  NormSumsOp<TensorView> sums{};
+  sums.d_weight = bench.New({m.width});
+  if (!m.llama) sums.d_bias = bench.New({m.width});
+  grad.partials = sums.partials = bench.New(DType::kF64, {1, m.llama ? 1 : 2, m.width});
   bench.Time("norm gradient + bypass", 2 * m.layers + 1, false, table.norm_grad, grad);
+  bench.Time("norm sums", 2 * m.layers + 1, false, table.norm_sums, sums);
 
   ActivationOp<TensorView> activation{};
   activation.kind = m.llama ? ActivationKind::kSwiglu : ActivationKind::kGelu;

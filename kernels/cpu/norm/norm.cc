@@ -97,9 +97,17 @@ void Norm(const NormOp<TensorView>& op, Stream&) {
 
 namespace {
 
+void CheckPartials(const TensorView& partials, int64_t columns) {
+  MR_CHECK(partials.dtype() == DType::kF64 && partials.layout.rank == 3 &&
+               (partials.dim(1) == 1 || partials.dim(1) == 2) && partials.dim(2) == columns &&
+               partials.layout.contiguous(),
+           "norm: partials are {}; contiguous f64 of one or two sums of {} columns are expected",
+           ToString(partials.layout), columns);
+}
+
 // Sums over rows in double: the rounding that is left in a weight's gradient is that of its terms.
 struct ColumnSums {
-  double *weight, *bias;  // [columns]
+  double *weight, *bias;  // [columns]; bias nullptr: there is none
 };
 
 // A row of the gradient: y = xhat * weight (+ bias), xhat = (x - mean) * rstd, and with
@@ -126,14 +134,17 @@ class GradRow {
       const float* x = Load(x_, c, n, x_buffer);
       const float* weight = Load(AsRow(op_.weight), c, n, weight_buffer);
       double* dw = sums.weight + c;
-      double* db = sums.bias + c;
       const float mean = mean_, rstd = rstd_;
 #pragma omp simd
       for (int64_t i = 0; i < n; ++i) {
         xhat[i] = (x[i] - mean) * rstd;
         g[i] = dy[i] * weight[i];
         dw[i] += double{dy[i]} * double{xhat[i]};
-        db[i] += double{dy[i]};
+      }
+      if (sums.bias != nullptr) {
+        double* db = sums.bias + c;
+#pragma omp simd
+        for (int64_t i = 0; i < n; ++i) db[i] += double{dy[i]};
       }
       sum_g += SumInDouble(g, n);
       sum_g_xhat += DotInDouble(g, xhat, n);
@@ -176,11 +187,17 @@ class GradRow {
   float mean_g_ = 0, mean_g_xhat_ = 0;
 };
 
-void StoreSums(const TensorView& to, const double* sums, Update update) {
-  if (!to) return;
-  ForChunks(to.dim(0), [&](int64_t c, int64_t n) {
+// to[c] (=|+=) sum over n of partials[n, which, c].
+void StoreSums(const TensorView& to, const TensorView& partials, int64_t which, Update update) {
+  const int64_t blocks = partials.dim(0), sums = partials.dim(1), columns = partials.dim(2);
+  ForChunks(columns, [&](int64_t c, int64_t n) {
+    double total[kChunk] = {};
+    for (int64_t b = 0; b < blocks; ++b) {
+      const double* of_block = partials.as<double>() + (b * sums + which) * columns + c;
+      for (int64_t i = 0; i < n; ++i) total[i] += of_block[i];
+    }
     float buffer[kChunk];
-    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(sums[c + i]);
+    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(total[i]);
     StoreOrAdd(AsRow(to), c, n, buffer, update == Update::kAccumulate);
   });
 }
@@ -193,21 +210,30 @@ void NormGrad(const NormGradOp<TensorView>& op, Stream&) {
   CheckSame(op.d_x, op.x, "d_x");
   CheckColumns(op.weight, op.x, "weight");
   if (op.d_bypass) CheckSame(op.d_bypass, op.x, "d_bypass");
-  if (op.d_weight) CheckColumns(op.d_weight, op.x, "d_weight");
-  if (op.d_bias) CheckColumns(op.d_bias, op.x, "d_bias");
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
-  Scratch scratch(op.scratch);
-  double* const of_weight = reinterpret_cast<double*>(scratch.Take(4 * columns));
-  const ColumnSums sums{of_weight, of_weight + columns};
-  std::fill_n(of_weight, 2 * columns, 0.0);
+  CheckPartials(op.partials, columns);
+  MR_CHECK_EQ(op.partials.dim(0), 1, "norm_grad: blocks of partials");
+  double* const of_weight = op.partials.as<double>();
+  const ColumnSums sums{of_weight, op.partials.dim(1) == 2 ? of_weight + columns : nullptr};
+  std::fill_n(of_weight, op.partials.numel(), 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     GradRow row(op, r);
     row.AddTo(sums);
     row.WriteDx();
   }
-  StoreSums(op.d_weight, sums.weight, op.weight_update);
-  StoreSums(op.d_bias, sums.bias, op.bias_update);
   RaiseMagnitude(op.magnitude, op.d_x);
+}
+
+void NormSums(const NormSumsOp<TensorView>& op, Stream&) {
+  CheckFloat(op.d_weight, "d_weight");
+  const int64_t columns = op.d_weight.dim(0);
+  CheckPartials(op.partials, columns);
+  MR_CHECK_EQ(op.partials.dim(1), op.d_bias ? 2 : 1, "norm_sums: sums of a block");
+  StoreSums(op.d_weight, op.partials, 0, op.weight_update);
+  if (!op.d_bias) return;
+  CheckFloat(op.d_bias, "d_bias");
+  MR_CHECK_EQ(op.d_bias.dim(0), columns, "norm_sums: columns of d_bias");
+  StoreSums(op.d_bias, op.partials, 1, op.bias_update);
 }
 
 }  // namespace millrace::cpu

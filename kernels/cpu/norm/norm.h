@@ -1,4 +1,4 @@
-// kernels/ops/model_ops.h: NormOp and NormGradOp, on the CPU.
+// kernels/ops/model_ops.h: NormOp, NormGradOp and NormSumsOp, on the CPU.
 #pragma once
 
 #include "kernels/ops/model_ops.h"
@@ -9,5 +9,6 @@ namespace millrace::cpu {
 
 void Norm(const NormOp<TensorView>& op, Stream& stream);
 void NormGrad(const NormGradOp<TensorView>& op, Stream& stream);
+void NormSums(const NormSumsOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cpu

@@ -12,8 +12,9 @@ void CudaNorm(const NormOp<TensorView>& op, Stream& stream);
 // Statistics and the sums of a row are formed in double, as on the CPU; where all is bf16, or all
 // f16, from the f32 sums of packs of eight elements, so that a bf16 value beyond 1e19 makes the
 // variance infinite. Sums over rows: each of at most kNormGradBlocks blocks adds up the rows that
-// it takes, then the blocks are added in a fixed order. Their number depends on the shape alone, so
-// every GPU gives the same bits.
+// it takes. Their number depends on the shape alone, so every GPU gives the same bits.
 void CudaNormGrad(const NormGradOp<TensorView>& op, Stream& stream);
+// Blocks are added in an order that depends on their number alone.
+void CudaNormSums(const NormSumsOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace

@@ -93,16 +93,17 @@ __device__ __forceinline__ Floats GradientOf(const Floats& dy, const Floats& x,
 
 static_assert(NormGradGroups({2, 1}) == 4 && NormGradGroups({4, 1}) == 2);  // Group::Sync
 
-// Leaves the block's column sums in its partials: groups are added in order, in double. All threads
-// of the block are done with what `shared` held before.
+// Leaves the block's column sums in its partials, those of d_bias if asked for: groups are added in
+// order, in double. All threads of the block are done with what `shared` held before.
 template <int P, bool kBias>
 __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group& group,
                                               const ColumnSums<P, kBias>& columns, float* shared) {
   constexpr int kCount = ColumnSums<P, kBias>::kCount;
-  double* const out = a.partials + int64_t{blockIdx.x} * 2 * a.columns;
+  double* const out = a.partials + int64_t{blockIdx.x} * a.sums * a.columns;
   if (group.count == 1) {
 #pragma unroll
-    for (int n = 0; n < kCount; ++n)
+    for (int n = 0; n < kCount; ++n) {
+      if (n == a.sums) break;
 #pragma unroll
       for (int k = 0; k < P; ++k)
 #pragma unroll
@@ -110,6 +111,7 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
           const int c = group.column(k) + i;
           if (c < a.columns) out[n * a.columns + c] = columns.v[n][k].v[i];
         }
+    }
     return;
   }
   const int width = (a.columns + kPack - 1) / kPack * kPack;
@@ -126,21 +128,23 @@ __device__ __forceinline__ void StorePartials(const NormGradArgs& a, const Group
     }
   __syncthreads();
 #pragma unroll
-  for (int n = 0; n < kCount; ++n)
+  for (int n = 0; n < kCount; ++n) {
+    if (n == a.sums) break;
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += static_cast<int>(blockDim.x)) {
       double total = shared[n * width + c];
       for (int g = 1; g < group.count; ++g)
         total = __dadd_rn(total, shared[(g * kCount + n) * width + c]);
       out[n * a.columns + c] = total;
     }
+  }
 }
 
 // Groups share a block as long as a row takes at most four warps, each with four packs per thread.
 constexpr size_t kMostSums = 2 * sizeof(float) * kPack * 8 * kWarp * 4;
 
 // d_x = (g - mean(g) - xhat * mean(g * xhat)) * rstd + bypass with g = d_out * weight, xhat = (x -
-// mean) * rstd; mean(g) is absent from rms, and so are the sums of d_bias. Block b leaves its sums
-// over rows in partials[b]. Of any dtypes and alignment.
+// mean) * rstd; mean(g) is absent from rms. Block b leaves its sums over rows in partials[b]. Of
+// any dtypes and alignment. Without kBias, which is rms without a bias, d_out itself is not summed.
 template <Elements E, int P, bool kBias>
 __global__ void __launch_bounds__(512) NormGradKernel(const NormGradArgs a) {
   BeginKernel();
@@ -324,19 +328,19 @@ constexpr int kSlices = kWarp;
 constexpr int kSlicePartials = static_cast<int>(CeilDiv(kNormGradBlocks, kSlices));
 
 template <Elements Mix>
-__global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormGradArgs a) {
+__global__ void __launch_bounds__(kWarp* kSlices, 1) NormSumsKernel(const NormSumsArgs a) {
   BeginKernel();
   __shared__ double of_column[kWarp][kSlices + 1];
   const bool bias = blockIdx.y == 1;
   const Rows out = bias ? a.d_bias : a.d_weight;
-  if (out.data == nullptr) return;
   const int first = static_cast<int>(blockIdx.x) * kWarp, slice = static_cast<int>(threadIdx.y);
+  const int column = first + static_cast<int>(threadIdx.x), step = a.sums * a.columns;
+  const double* const of_blocks = a.partials + static_cast<int>(blockIdx.y) * a.columns + column;
   double part[kSlicePartials];
 #pragma unroll
   for (int j = 0; j < kSlicePartials; ++j) {
-    const int b = slice + j * kSlices, c = first + static_cast<int>(threadIdx.x);
-    const bool inside = b < a.blocks && c < a.columns;
-    part[j] = inside ? a.partials[(int64_t{b} * 2 + (bias ? 1 : 0)) * a.columns + c] : 0.0;
+    const int b = slice + j * kSlices;
+    part[j] = b < a.blocks && column < a.columns ? of_blocks[int64_t{b} * step] : 0.0;
   }
   double total = part[0];
 #pragma unroll
@@ -378,39 +382,42 @@ void LaunchRows(Kernel kernel, const NormGradArgs& a, size_t shared, size_t most
 }  // namespace
 
 void LaunchNormGrad(const NormGradArgs& args, Elements elements, const Launch& launch) {
-  if (args.columns == 0) return;
-  if (args.blocks > 0) {
-    const bool bias = args.mean != nullptr || args.d_bias.data != nullptr;
-    const int groups = NormGradGroups(args.shape);
-    const size_t sums = groups > 1 ? 2 * sizeof(float) * kPack * groups * Packs(args.columns) : 0;
-    if (Staged(args, elements)) {
-      const auto run = [&]<Elements E, int P>() {
-        const size_t rows = groups * args.shape.warps * kWarpBytes<P>;
-        const auto with = [&]<bool kMagnitude>() {
-          const auto kernel = args.shape.warps > 1
-                                  ? (bias ? NormGradStagedKernel<E, P, true, false, kMagnitude>
-                                          : NormGradStagedKernel<E, P, false, false, kMagnitude>)
-                                  : (bias ? NormGradStagedKernel<E, P, true, true, kMagnitude>
-                                          : NormGradStagedKernel<E, P, false, true, kMagnitude>);
-          LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
-        };
-        args.magnitude != nullptr ? with.template operator()<kMayHaveMagnitude<E>>()
-                                  : with.template operator()<false>();
-      };
-      WithMixOf(elements, [&]<Elements Mix>() {
-        constexpr Elements E = kShortOf<Mix>;
-        args.shape.packs == 1   ? run.template operator()<E, 1>()
-        : args.shape.packs == 2 ? run.template operator()<E, 2>()
-                                : run.template operator()<E, 3>();
-      });
-    } else {
-      DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
-        LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums,
-                   kMostSums, launch);
-      });
-    }
+  if (args.columns == 0 || args.blocks == 0) return;
+  const bool bias = args.mean != nullptr || args.sums == 2;
+  const int groups = NormGradGroups(args.shape);
+  const size_t sums = groups > 1 ? 2 * sizeof(float) * kPack * groups * Packs(args.columns) : 0;
+  if (!Staged(args, elements)) {
+    DispatchRows(elements, args.shape.packs, [&]<Elements E, int P>() {
+      LaunchRows(bias ? NormGradKernel<E, P, true> : NormGradKernel<E, P, false>, args, sums,
+                 kMostSums, launch);
+    });
+    return;
   }
-  const dim3 grid(static_cast<unsigned>(CeilDiv(args.columns, kWarp)), 2);
+  const auto run = [&]<Elements E, int P>() {
+    const size_t rows = groups * args.shape.warps * kWarpBytes<P>;
+    const auto with = [&]<bool kMagnitude>() {
+      const auto kernel = args.shape.warps > 1
+                              ? (bias ? NormGradStagedKernel<E, P, true, false, kMagnitude>
+                                      : NormGradStagedKernel<E, P, false, false, kMagnitude>)
+                              : (bias ? NormGradStagedKernel<E, P, true, true, kMagnitude>
+                                      : NormGradStagedKernel<E, P, false, true, kMagnitude>);
+      LaunchRows(kernel, args, rows > sums ? rows : sums, kMaxRowWarps * kWarpBytes<P>, launch);
+    };
+    args.magnitude != nullptr ? with.template operator()<kMayHaveMagnitude<E>>()
+                              : with.template operator()<false>();
+  };
+  WithMixOf(elements, [&]<Elements Mix>() {
+    constexpr Elements E = kShortOf<Mix>;
+    args.shape.packs == 1   ? run.template operator()<E, 1>()
+    : args.shape.packs == 2 ? run.template operator()<E, 2>()
+                            : run.template operator()<E, 3>();
+  });
+}
+
+void LaunchNormSums(const NormSumsArgs& args, Elements elements, const Launch& launch) {
+  if (args.columns == 0) return;
+  const dim3 grid(static_cast<unsigned>(CeilDiv(args.columns, kWarp)),
+                  static_cast<unsigned>(args.sums));
   WithMixOf(elements, [&]<Elements Mix>() {
     LaunchKernel(launch, grid, dim3(kWarp, kSlices), 0, NormSumsKernel<Mix>, args);
   });

@@ -17,7 +17,7 @@ const percent = (part, whole) => whole > 0 ? (100 * part / whole).toFixed(1) + '
 
 const kClassColours = {parameters: '#4a7fc1', gradients: '#ee6677', optimizer: '#a45ab5', activations: '#3a9d5d', workspaces: '#98a1ad', slots: '#52bcd8', runtime: '#ccb544'};
 const kGroupColours = {matmul: '#4a7fc1', attention: '#a45ab5', norm: '#3a9d5d', 'element-wise': '#ccb544', communication: '#ee6677', cast: '#52bcd8', optimizer: '#d9843b', other: '#98a1ad'};
-const kGroups = new Map(Object.entries({matmul: 'matmul', attention: 'attention', attention_grad: 'attention', rope: 'attention', rope_table: 'attention', norm: 'norm', norm_grad: 'norm',
+const kGroups = new Map(Object.entries({matmul: 'matmul', attention: 'attention', attention_grad: 'attention', rope: 'attention', rope_table: 'attention', norm: 'norm', norm_grad: 'norm', norm_sums: 'norm',
   add: 'element-wise', activation: 'element-wise', activation_grad: 'element-wise', cross_entropy: 'element-wise', column_sum: 'element-wise', embed: 'element-wise',
   embed_grad: 'element-wise', all_gather: 'communication', reduce_scatter: 'communication', all_reduce: 'communication', cast: 'cast', concat: 'cast', accumulate: 'cast',
   adamw: 'optimizer', sum_squares: 'optimizer', step_stats: 'optimizer', finite_scan: 'optimizer', begin_step: 'optimizer'}));

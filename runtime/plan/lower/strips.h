@@ -5,6 +5,8 @@
 #pragma once
 
 #include <initializer_list>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/lower/lowering.h"
@@ -14,26 +16,29 @@ namespace millrace {
 // Whether the rows of `value` are those between two exchanges.
 bool BetweenExchanges(const SemanticGraph& graph, const Value& value);
 
-// Emits `op` for each strip of the rows of `value`: `rows` are its operands of as many rows, absent
-// ones included. `prepare(part, strip)` may complete each part before it is emitted.
-template <class Op, class Prepare>
+// For each strip of the rows of `value` emits what each(part, push) pushes: `part` is `op` on its
+// rows, and `rows` are the operands of as many rows, absent ones included; push(op) and push(op,
+// suffix) are Lowering::Push for an op of the strip.
+template <class Op, class Each>
 void PushStrips(Lowering& l, const Node& node, const Value& value, const Op& op,
-                std::initializer_list<View Op::*> rows, Prepare&& prepare) {
+                std::initializer_list<View Op::*> rows, Each&& each) {
   const bool between = BetweenExchanges(l.graph(), value);
   int number = 0;
   for (const RowStrip& strip : StripsOf(l.graph(), value)) {
     Op part = op;
     for (View Op::*operand : rows)
       if (part.*operand) part.*operand = Rows(part.*operand, strip.begin, strip.rows);
-    prepare(part, strip);
-    l.Push(part, node);
-    if (between) l.last().strip = number++;
+    each(part, [&](KernelOp pushed, const std::string& suffix = "") {
+      l.Push(std::move(pushed), node, suffix);
+      if (between) l.last().strip = number;
+    });
+    ++number;
   }
 }
 template <class Op>
 void PushStrips(Lowering& l, const Node& node, const Value& value, const Op& op,
                 std::initializer_list<View Op::*> rows) {
-  PushStrips(l, node, value, op, rows, [](Op&, const RowStrip&) {});
+  PushStrips(l, node, value, op, rows, [](const Op& part, const auto& push) { push(part); });
 }
 
 // Moves each op of a strip ahead of those of later strips, and of what reads no parameter (weight

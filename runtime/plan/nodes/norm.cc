@@ -99,9 +99,18 @@ void LowerGrad(Lowering& l, const Step& step) {
   using Op = NormGradOp<View>;
   PushStrips(l, node, l.graph().value(d_x), op,
              {&Op::d_out, &Op::x, &Op::mean, &Op::rstd, &Op::d_bypass, &Op::d_x},
-             [&](Op& part, const RowStrip&) {
-               part.d_weight = storage.Grad(node.grads[0], part.weight_update);
-               part.d_bias = storage.Grad(node.grads[1], part.bias_update);
+             [&](Op part, const auto& push) {
+               NormSumsOp<View> sums;
+               sums.d_weight = storage.Grad(node.grads[0], sums.weight_update);
+               sums.d_bias = storage.Grad(node.grads[1], sums.bias_update);
+               const auto shapes = ConvertOp<NormGradOp, View, Shape>(part, [](const View& view) {
+                 return Shape{view.layout, static_cast<bool>(view)};
+               });
+               part.partials = sums.partials = storage.Temporary(
+                   node.label + ".partials",
+                   NormPartialsLayout(shapes, sums.d_bias ? 2 : 1, l.options().backend));
+               push(part);
+               push(sums, ":sums");
              });
 }
 

@@ -157,6 +157,8 @@ bool StepBuilder::WritesGradientOfWeight(const KernelOp& op) const {
     out = &matmul->out;
   else if (const auto* sum = std::get_if<ColumnSumOp<View>>(&op))
     out = &sum->out;
+  else if (const auto* sums = std::get_if<NormSumsOp<View>>(&op))
+    out = &sums->d_weight;
   if (out == nullptr) return false;
   const BufferClass cls = plan.buffer(out->buffer).cls;
   return cls == BufferClass::kGradients ||

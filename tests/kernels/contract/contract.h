@@ -32,6 +32,7 @@ void SampleContract(const Subject& subject);
 void SampleFrequencies(const Subject& subject);
 void NormContract(const Subject& subject);
 void NormGradContract(const Subject& subject);
+void NormSumsContract(const Subject& subject);
 void HeadNormContract(const Subject& subject);
 void MatmulContract(const Subject& subject);
 void MatmulUpdateContract(const Subject& subject);

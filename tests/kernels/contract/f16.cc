@@ -9,6 +9,7 @@ std::span<const F16Contract> F16Contracts() {
       {"select_row", SelectRowContract, true},
       {"norm", NormContract, true},
       {"norm_grad", NormGradContract, true},
+      {"norm_sums", NormSumsContract, true},
       {"head_norm", HeadNormContract, true},
       {"matmul", MatmulContract, true},
       {"matmul and GELU's derivative", MatmulGeluGradContract, true},

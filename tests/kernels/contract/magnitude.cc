@@ -106,8 +106,7 @@ void NormGradCases(const Subject& subject, Random& random, Sizes s) {
   op.rstd = memory.NewRandom(random, DType::kF32, {s.rows});
   if (Flip(random)) op.d_bypass = form.New(memory, random, s.rows, s.columns);
   op.d_x = form.New(memory, random, s.rows, s.columns);
-  op.d_weight = form.New(memory, random, s.columns);
-  if (op.kind == NormKind::kLayer) op.d_bias = form.New(memory, random, s.columns);
+  op.partials = NewPartials(memory, op, op.kind == NormKind::kLayer ? 2 : 1, subject.backend);
   Disturb(random, op.d_bypass ? op.d_bypass : op.d_out);
   RequireMagnitude(subject, random, memory, subject.table.norm_grad, op,
                    &NormGradOp<TensorView>::d_x);

@@ -113,7 +113,8 @@ struct NormGradReference {
 };
 
 // d_x = rstd (g - mean(g) - xhat mean(g xhat)) + bypass, g = d_out weight; the means have C terms.
-NormGradReference ReferenceOf(const NormGradOp<TensorView>& op) {
+NormGradReference ReferenceOf(const NormGradOp<TensorView>& op,
+                              const NormSumsOp<TensorView>& sums) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1);
   const auto n = static_cast<double>(columns);
   std::vector<SumOf> d_weight(static_cast<size_t>(columns)), d_bias(d_weight);
@@ -149,12 +150,52 @@ NormGradReference ReferenceOf(const NormGradOp<TensorView>& op) {
     return {sum.value, sum.bound() + extra};
   };
   for (int64_t c = 0; c < columns; ++c) {
-    if (op.d_weight)
-      reference.d_weight.push_back(
-          finish(op.d_weight, op.weight_update, d_weight[c], c, weight_error[c]));
-    if (op.d_bias) reference.d_bias.push_back(finish(op.d_bias, op.bias_update, d_bias[c], c, 0));
+    reference.d_weight.push_back(
+        finish(sums.d_weight, sums.weight_update, d_weight[c], c, weight_error[c]));
+    if (sums.d_bias)
+      reference.d_bias.push_back(finish(sums.d_bias, sums.bias_update, d_bias[c], c, 0));
   }
   return reference;
+}
+
+// `partials` are there; a bias where they have two sums.
+NormSumsOp<TensorView> RandomSums(Random& random, Memory& memory, const TensorView& partials) {
+  const int64_t columns = partials.dim(2);
+  NormSumsOp<TensorView> op{};
+  op.partials = partials;
+  op.weight_update = PickUpdate(random);
+  op.bias_update = PickUpdate(random);
+  op.d_weight = memory.NewRandom(random, PickFloat(random), {columns});
+  if (partials.dim(1) == 2) op.d_bias = memory.NewRandom(random, PickFloat(random), {columns});
+  return op;
+}
+
+// Runs the op, and requires of each result one rounding of old + (the sum that is written to an f32
+// temporary). Returns what wrote these.
+NormSumsOp<TensorView> RunSums(const Subject& subject, Memory& memory,
+                               const NormSumsOp<TensorView>& op) {
+  const int64_t columns = op.d_weight.dim(0);
+  NormSumsOp<TensorView> fresh = op;
+  fresh.weight_update = fresh.bias_update = Update::kOverwrite;
+  fresh.d_weight = memory.New(DType::kF32, {columns});
+  if (op.d_bias) fresh.d_bias = memory.New(DType::kF32, {columns});
+  const TensorView old_weight = memory.Clone(op.d_weight);
+  const TensorView old_bias = op.d_bias ? memory.Clone(op.d_bias) : TensorView{};
+  Run(subject, memory, subject.table.norm_sums, op);
+  Run(subject, memory, subject.table.norm_sums, fresh);
+  const auto applied = [&](const TensorView& got, const TensorView& old, const TensorView& sum,
+                           Update update) {
+    const TensorView expected = memory.Clone(old);
+    for (int64_t c = 0; c < columns; ++c) {
+      const float start = update == Update::kAccumulate ? static_cast<float>(Get(old, c)) : 0.0f;
+      const float value = static_cast<float>(Get(sum, c));
+      Set(expected, {c}, update == Update::kAccumulate ? start + value : value);
+    }
+    return SameBits(got, expected);
+  };
+  CHECK(applied(op.d_weight, old_weight, fresh.d_weight, op.weight_update));
+  if (op.d_bias) CHECK(applied(op.d_bias, old_bias, fresh.d_bias, op.bias_update));
+  return fresh;
 }
 
 }  // namespace
@@ -183,45 +224,53 @@ void NormGradContract(const Subject& subject) {
              : place == 2 && op.d_bypass
                  ? op.d_bypass
                  : memory.New(PickFloat(random), {rows, columns}, PickRowStrides(random));
-    op.weight_update = PickUpdate(random);
-    op.bias_update = PickUpdate(random);
-    op.d_weight = memory.NewRandom(random, PickFloat(random), {columns});
-    if (op.kind == NormKind::kLayer)
-      op.d_bias = memory.NewRandom(random, PickFloat(random), {columns});
+    op.partials = NewPartials(memory, op, Pick(random, 1, 2), subject.backend);
+    const NormSumsOp<TensorView> sums = RandomSums(random, memory, op.partials);
 
-    // The same with every sum written to an f32 temporary, and d_x out of place.
+    // The same out of place.
     NormGradOp<TensorView> fresh = op;
     fresh.d_out = memory.Clone(op.d_out);
     if (op.d_bypass) fresh.d_bypass = memory.Clone(op.d_bypass);
     fresh.d_x = memory.New(op.d_x.dtype(), {rows, columns});
-    fresh.weight_update = fresh.bias_update = Update::kOverwrite;
-    fresh.d_weight = memory.New(DType::kF32, {columns});
-    if (op.d_bias) fresh.d_bias = memory.New(DType::kF32, {columns});
-    const TensorView old_weight = memory.Clone(op.d_weight);
-    const TensorView old_bias = op.d_bias ? memory.Clone(op.d_bias) : TensorView{};
+    fresh.partials = memory.NewLike(op.partials);
 
-    const NormGradReference reference = ReferenceOf(op);
+    const NormGradReference reference = ReferenceOf(op, sums);
     Run(subject, memory, subject.table.norm_grad, op);
+    RunSums(subject, memory, sums);
     CheckNear(op.d_x, reference.d_x, "d_x");
-    CheckNear(op.d_weight, reference.d_weight, "d_weight");
-    if (op.d_bias) CheckNear(op.d_bias, reference.d_bias, "d_bias");
+    CheckNear(sums.d_weight, reference.d_weight, "d_weight");
+    if (sums.d_bias) CheckNear(sums.d_bias, reference.d_bias, "d_bias");
 
     Run(subject, memory, subject.table.norm_grad, fresh);
     CHECK(SameBits(op.d_x, fresh.d_x));
-    const auto applied = [&](const TensorView& got, const TensorView& old, const TensorView& sum,
-                             Update update) {
-      const TensorView expected = memory.Clone(old);
-      for (int64_t c = 0; c < columns; ++c) {
-        const float start = update == Update::kAccumulate ? static_cast<float>(Get(old, c)) : 0.0f;
-        const float value = static_cast<float>(Get(sum, c));
-        Set(expected, {c}, update == Update::kAccumulate ? start + value : value);
-      }
-      return SameBits(got, expected);
-    };
-    INFO("one rounding of old + (the sum written to an f32 temporary)");
-    CHECK(applied(op.d_weight, old_weight, fresh.d_weight, op.weight_update));
-    if (op.d_bias) CHECK(applied(op.d_bias, old_bias, fresh.d_bias, op.bias_update));
+    CHECK(SameBits(op.partials, fresh.partials));
   }
+}
+
+// Sums of any number of blocks, rounded once: what is left is the order in which doubles are added.
+void NormSumsContract(const Subject& subject) {
+  Random random(12);
+  for (const int64_t blocks : {0, 1, 2, 31, 32, 33, 128, 264})
+    for (const int64_t columns : {1, 31, 32, 33, 384, 1000}) {
+      INFO(blocks << " blocks of " << columns << " columns");
+      Memory memory;
+      const TensorView partials =
+          memory.NewRandom(random, DType::kF64, {blocks, Pick(random, 1, 2), columns});
+      const NormSumsOp<TensorView> fresh =
+          RunSums(subject, memory, RandomSums(random, memory, partials));
+      const auto reference = [&](int64_t which) {
+        Reference sums;
+        for (int64_t c = 0; c < columns; ++c) {
+          double sum = 0;
+          for (int64_t b = 0; b < blocks; ++b)
+            sum += partials.as<double>()[(b * partials.dim(1) + which) * columns + c];
+          sums.push_back({sum, static_cast<double>(blocks * blocks) * 0x1p-52});
+        }
+        return sums;
+      };
+      CheckNear(fresh.d_weight, reference(0), "d_weight");
+      if (fresh.d_bias) CheckNear(fresh.d_bias, reference(1), "d_bias");
+    }
 }
 
 }  // namespace millrace::test

@@ -36,6 +36,7 @@ TEST_CASE("sample") { SampleContract(Cpu().subject); }
 TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Cpu().subject); }
 TEST_CASE("norm") { NormContract(Cpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Cpu().subject); }
+TEST_CASE("norm_sums") { NormSumsContract(Cpu().subject); }
 TEST_CASE("row_linear") { RowLinearContract(Cpu().subject); }
 TEST_CASE("head_norm") { HeadNormContract(Cpu().subject); }
 TEST_CASE("matmul") { MatmulContract(Cpu().subject); }

@@ -38,6 +38,7 @@ TEST_CASE("sample") { SampleContract(Gpu().subject); }
 TEST_CASE("sample draws by the probabilities") { SampleFrequencies(Gpu().subject); }
 TEST_CASE("norm") { NormContract(Gpu().subject); }
 TEST_CASE("norm_grad") { NormGradContract(Gpu().subject); }
+TEST_CASE("norm_sums") { NormSumsContract(Gpu().subject); }
 TEST_CASE("row_linear") { RowLinearContract(Gpu().subject); }
 TEST_CASE("row_linear in order") {
   Gpu gpu;

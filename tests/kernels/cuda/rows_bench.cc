@@ -184,6 +184,15 @@ constexpr Model kModels[] = {
     {"llama_1b", NormKind::kRms, 8, 4096, 2048, 8192, 128256, 128256, 4096, 32, 8, 64, 60821504},
     {"gpt2_30m", NormKind::kLayer, 4, 256, 384, 1536, 50257, 50304, 1024, 6, 6, 64, 1774464}};
 
+// Of a norm_grad that has its rows.
+Layout PartialsOf(const NormGradOp<TensorView>& op, int64_t sums) {
+  const auto shape_of = [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  };
+  return NormPartialsLayout(ConvertOp<NormGradOp, TensorView, Shape>(op, shape_of), sums,
+                            Backend::kCuda);
+}
+
 void Norms(Bench& bench, const Model& m) {
   const Layout rows = DenseLayout(kBF16, {m.rows(), m.width}), one = DenseLayout(kF32, {m.rows()}),
                columns = DenseLayout(kBF16, {m.width}), sums = DenseLayout(kF32, {m.width});
@@ -206,16 +215,26 @@ void Norms(Bench& bench, const Model& m) {
                            &KernelTable::norm_grad, [&](DeviceOperands& o) {
                              NormGradOp<TensorView> op{};
                              op.kind = m.norm;
-                             op.weight_update = op.bias_update = Update::kAccumulate;
                              op.d_out = o.Random(rows), op.x = o.Random(rows),
                              op.weight = o.Random(columns);
-                             op.rstd = o.Random(one), op.d_weight = o.Random(sums);
-                             if (layer) op.mean = o.Random(one), op.d_bias = o.Random(sums);
+                             op.rstd = o.Random(one);
+                             if (layer) op.mean = o.Random(one);
                              if (bypass) op.d_bypass = o.Random(rows);
                              op.d_x = o.New(rows);
+                             op.partials = o.New(PartialsOf(op, layer ? 2 : 1));
                              return op;
                            });
   }
+  bench.Time<NormSumsOp>("norm_sums", sizes, &KernelTable::norm_sums, [&](DeviceOperands& o) {
+    NormGradOp<TensorView> grad{};
+    grad.d_out = grad.x = grad.d_x = o.New(rows);
+    NormSumsOp<TensorView> op{};
+    op.weight_update = op.bias_update = Update::kAccumulate;
+    op.partials = o.New(PartialsOf(grad, layer ? 2 : 1));
+    op.d_weight = o.Random(sums);
+    if (layer) op.d_bias = o.Random(sums);
+    return op;
+  });
 }
 
 void ColumnSums(Bench& bench, const Model& m) {

@@ -9,6 +9,7 @@
 #include "kernels/ops/cuda_blocking.h"
 #include "tests/kernels/cuda/both.h"
 #include "tests/kernels/support/near.h"
+#include "tests/kernels/support/subject.h"
 
 namespace millrace::test {
 namespace {
@@ -119,23 +120,30 @@ TEST_CASE("norm_grad") {
     op.x = memory.NewRandom(random, c.dtype, {c.rows, c.columns}, Strides::kDense, 2);
     op.weight = memory.NewRandom(random, DType::kF32, {c.columns});
     op.rstd = memory.NewRandom(random, DType::kF32, {c.rows});
+    NormSumsOp<TensorView> sums{};
     if (c.kind == NormKind::kLayer) {
       op.mean = memory.NewRandom(random, DType::kF32, {c.rows}, Strides::kDense, 0.3);
-      op.d_bias = memory.NewRandom(random, DType::kF32, {c.columns});
-      op.bias_update = Update::kAccumulate;
+      sums.d_bias = memory.NewRandom(random, DType::kF32, {c.columns});
+      sums.bias_update = Update::kAccumulate;
     }
     op.d_bypass = op.d_x = memory.NewRandom(random, c.dtype, {c.rows, c.columns});
-    op.d_weight = memory.NewRandom(random, DType::kF32, {c.columns});
-    const NormGradOp<TensorView> cpu = CopyOf(memory, op);
+    sums.d_weight = memory.NewRandom(random, DType::kF32, {c.columns});
+    const int64_t sums_of_block = sums.d_bias ? 2 : 1;
+    NormGradOp<TensorView> cpu = CopyOf(memory, op);
+    NormSumsOp<TensorView> cpu_sums = CopyOf(memory, sums);
+    cpu.partials = cpu_sums.partials = NewPartials(memory, cpu, sums_of_block, Backend::kCpu);
+    op.partials = sums.partials = NewPartials(memory, op, sums_of_block, Backend::kCuda);
     both.OnCpu(&KernelTable::norm_grad, cpu);
     both.OnGpu(&KernelTable::norm_grad, op);
+    both.OnCpu(&KernelTable::norm_sums, cpu_sums);
+    both.OnGpu(&KernelTable::norm_sums, sums);
     // The means over a row agree to the last bit of f32; the factors here are at most 2.3.
     CheckClose(op.d_x, cpu.d_x, "d_x", [](const Index&) { return 16 * kU; });
     // A thread adds rows / 264 terms, each at most 2.3, in f32: a relative error of their number.
     const double rows = static_cast<double>(c.rows), in_f32 = rows / 264 + 2;
-    const auto sums = [&](const Index&) { return in_f32 * kU * rows * 2.3; };
-    CheckClose(op.d_weight, cpu.d_weight, "d_weight", sums);
-    if (op.d_bias) CheckClose(op.d_bias, cpu.d_bias, "d_bias", sums);
+    const auto of_rows = [&](const Index&) { return in_f32 * kU * rows * 2.3; };
+    CheckClose(sums.d_weight, cpu_sums.d_weight, "d_weight", of_rows);
+    if (sums.d_bias) CheckClose(sums.d_bias, cpu_sums.d_bias, "d_bias", of_rows);
   }
 }
 

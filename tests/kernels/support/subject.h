@@ -58,6 +58,14 @@ class Runner {
 
 inline Shape ShapeOf(const TensorView& view) { return {view.layout, static_cast<bool>(view)}; }
 
+// For a norm_grad whose other operands are there: `sums` of each block, 1 or 2.
+inline TensorView NewPartials(Memory& memory, const NormGradOp<TensorView>& op, int64_t sums,
+                              Backend backend) {
+  const Layout layout =
+      NormPartialsLayout(ConvertOp<NormGradOp, TensorView, Shape>(op, ShapeOf), sums, backend);
+  return memory.New(layout.dtype, {layout.dims[0], layout.dims[1], layout.dims[2]});
+}
+
 // Runs entry(op) on the subject's device. The op's views lie in `memory`; its
 // scratch is supplied here.
 template <template <class> class Op>

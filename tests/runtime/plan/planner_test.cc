@@ -107,10 +107,11 @@ void RequireWeightGradientsBeside(const PlanCase& c, const StepPlan& plan) {
   int64_t beside = 0;
   for (const Body& body : plan.bodies)
     for (const PlanOp& op : body.ops) {
-      if (!std::holds_alternative<MatmulOp<View>>(op.op) &&
+      const bool sums = std::holds_alternative<NormSumsOp<View>>(op.op);
+      if (!sums && !std::holds_alternative<MatmulOp<View>>(op.op) &&
           !std::holds_alternative<ColumnSumOp<View>>(op.op))
         continue;
-      const bool gradient = op.label.find(":d_weight") != std::string::npos ||
+      const bool gradient = sums || op.label.find(":d_weight") != std::string::npos ||
                             op.label.find(":d_bias") != std::string::npos;
       INFO(op.label);
       REQUIRE(op.stream == (gradient ? StreamId::kReduce : StreamId::kCompute));

@@ -58,6 +58,7 @@ KernelTable WithoutModel(KernelTable table) {
   table.embed_grad = Nothing<EmbedGradOp>;
   table.norm = Nothing<NormOp>;
   table.norm_grad = Nothing<NormGradOp>;
+  table.norm_sums = Nothing<NormSumsOp>;
   table.matmul = Nothing<MatmulOp>;
   table.column_sum = Nothing<ColumnSumOp>;
   table.rope = Nothing<RopeOp>;
@@ -149,7 +150,7 @@ class IntegerModel final : public OpObserver {
     }
     const bool embed = std::holds_alternative<EmbedGradOp<View>>(op.op);
     if (!embed && !std::holds_alternative<MatmulOp<View>>(op.op) &&
-        !std::holds_alternative<NormGradOp<View>>(op.op) &&
+        !std::holds_alternative<NormSumsOp<View>>(op.op) &&
         !std::holds_alternative<ColumnSumOp<View>>(op.op))
       return;
     ForEachUse(op.op, [&](const View& view, Access access, std::string_view) {
