@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "kernels/cuda/loss/cross_entropy_launch.h"
+#include "kernels/cuda/tickets.h"
 #include "kernels/ops/cuda_blocking.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -38,6 +40,8 @@ void CudaCrossEntropy(const CrossEntropyOp<TensorView>& op, Stream& stream) {
   if (args.tally != nullptr) args.row_tally = reinterpret_cast<float*>(args.row_loss + rows);
   if (op.row_loss) args.row_loss = DoublesOf(op.row_loss, rows, "row_loss");
   args.loss_sum = DoublesOf(op.loss_sum, 1, "loss_sum");
+  args.ticket =
+      reinterpret_cast<unsigned*>(AsCuda(stream).device().Attached<Tickets>().Of(op.loss_sum.data));
   args.loss_weight = op.loss_weight;
   args.row_begin = first;
   args.rows = rows;

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/dispatch.h"
+#include "kernels/cuda/last_block.cuh"
 #include "kernels/cuda/loss/cross_entropy_launch.h"
 #include "kernels/cuda/loss/row_packs.cuh"
 #include "kernels/cuda/loss/softmax.cuh"
@@ -203,9 +204,36 @@ __device__ __forceinline__ float WriteToldLoss(const CrossEntropyArgs& a, int64_
                             (weight * term.slope) * a.targets.scalars->loss_scale);
 }
 
+// loss_sum (=|+=) sum of row_loss, by the grid's last block, in an order that depends on the number
+// of rows alone: lane t of kLossLanes adds up rows t, t + kLossLanes, ..., then each warp of them
+// its lanes, then one thread the warps.
+constexpr int kLossLanes = 1024;
+
+__device__ __forceinline__ void AddLosses(const CrossEntropyArgs& a) {
+  constexpr int kWarps = kLossLanes / kWarp;
+  __shared__ double of_warp[kWarps];
+  __syncthreads();  // any thread has written a row's loss
+  if (!IsLastBlock(a.ticket)) return;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int w = thread / kWarp; w < kWarps; w += static_cast<int>(blockDim.x) / kWarp) {
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t r = w * kWarp + thread % kWarp; r < a.rows; r += kLossLanes)
+      sum = __dadd_rn(sum, __ldcg(a.row_loss + r));
+    sum = WarpSum(sum);
+    if (thread % kWarp == 0) of_warp[w] = sum;
+  }
+  __syncthreads();
+  if (thread > 0) return;
+  double sum = of_warp[0];
+  for (int w = 1; w < kWarps; ++w) sum = __dadd_rn(sum, of_warp[w]);
+  if (a.targets.scalars->inject_loss_nan != 0) sum = NAN;
+  *a.loss_sum = a.add_loss ? __dadd_rn(*a.loss_sum, sum) : sum;
+}
+
 // row_loss[r] = logsumexp(row[:vocab]) - row[target], and the gradient in place, for the
-// rows that this block takes. The last pass over a row frees the cache pack by pack, and
-// fetches the next row into it.
+// rows that this block takes; and the sum of all losses. The last pass over a row frees the cache
+// pack by pack, and fetches the next row into it.
 // kTold: there are weights, or what a policy gradient needs; a row's scale is then its own.
 template <Elements E, bool kGradient, bool kWide, bool kTold>
 __global__ void __launch_bounds__(kMaxThreads, 1)
@@ -222,7 +250,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
                           : 0;
 
   int64_t row = blockIdx.x;
-  std::byte* next_row = packs_of.Row(row);
+  std::byte* next_row = row < a.rows ? packs_of.Row(row) : nullptr;
   for (int first = s.thread; first < s.last_pass; first += s.stretch) {
     packs_of.template Fetch<kUnroll>(next_row, first, s.threads);
     packs_of.Commit();
@@ -272,6 +300,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
     }
     if (!kTold && has_target) a.row_loss[row] = SurpriseOf(softmax, packs_of.Value(target_bits));
   }
+  AddLosses(a);
 }
 
 // tally (=|+=) sums over rows of row_tally.
@@ -288,19 +317,6 @@ __global__ void __launch_bounds__(1024) TallyKernel(const CrossEntropyArgs a) {
           a.add_tally ? __fadd_rn(a.tally[of], static_cast<float>(sum)) : static_cast<float>(sum);
     __syncthreads();
   }
-}
-
-// loss_sum (=|+=) sum of row_loss.
-__global__ void __launch_bounds__(1024) LossSumKernel(const CrossEntropyArgs a) {
-  BeginKernel();
-  __shared__ double shared[32];
-  double sum = 0;
-#pragma unroll 4
-  for (int64_t r = threadIdx.x; r < a.rows; r += blockDim.x) sum = __dadd_rn(sum, a.row_loss[r]);
-  sum = BlockSum(sum, shared);
-  if (threadIdx.x > 0) return;
-  if (a.targets.scalars->inject_loss_nan != 0) sum = NAN;
-  *a.loss_sum = a.add_loss ? __dadd_rn(*a.loss_sum, sum) : sum;
 }
 
 // Rows are read where they lie.
@@ -343,8 +359,8 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
   // A row's result is the same whichever block takes it.
   const int64_t per_sm = std::clamp<int64_t>((2 * kSharedBytes) / std::max<int64_t>(bytes, 1), 1,
                                              kMaxThreads / threads);
-  const int64_t blocks =
-      std::max(std::min(args.rows, per_sm * launch.sms), CeilDiv(args.rows, kRowsPerBlock));
+  const int64_t blocks = std::max(
+      {int64_t{1}, std::min(args.rows, per_sm * launch.sms), CeilDiv(args.rows, kRowsPerBlock)});
   const auto kernel = CrossEntropyKernel<E, kGradient, kWide, kTold>;
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kWholeBytes));
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -370,12 +386,9 @@ void LaunchRows(const CrossEntropyArgs& args, const Launch& launch) {
 }  // namespace
 
 void LaunchCrossEntropy(const CrossEntropyArgs& args, const Launch& launch) {
-  if (args.rows > 0) {
-    WithElementsOf(args.logits, [&]<Elements E>() {
-      args.gradient ? LaunchRows<E, true>(args, launch) : LaunchRows<E, false>(args, launch);
-    });
-  }
-  LaunchKernel(launch, 1, 1024, 0, LossSumKernel, args);
+  WithElementsOf(args.logits, [&]<Elements E>() {
+    args.gradient ? LaunchRows<E, true>(args, launch) : LaunchRows<E, false>(args, launch);
+  });
   if (args.tally != nullptr) LaunchKernel(launch, 1, 1024, 0, TallyKernel, args);
 }
 

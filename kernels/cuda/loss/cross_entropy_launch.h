@@ -14,6 +14,7 @@ struct CrossEntropyArgs {
   double* row_loss = nullptr;        // [rows]: an operand, or scratch
   float* row_tally = nullptr;        // [PolicyTally::kCount, rows], scratch; nullptr: no tally
   double* loss_sum = nullptr;
+  unsigned* ticket = nullptr;  // loss_sum's own
   float* tally = nullptr;
   double loss_weight = 1;
   PolicyLoss policy;

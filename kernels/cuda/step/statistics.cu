@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/flat.cuh"
+#include "kernels/cuda/last_block.cuh"
 #include "kernels/cuda/step/statistics_launch.h"
 #include "kernels/ops/cuda_blocking.h"
 #include "runtime/base/cuda/cuda_check.h"
@@ -118,22 +119,6 @@ __device__ __forceinline__ void AddSquares(const float (&v)[4], double (&sum)[4]
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);  // exact squares
-}
-
-// True in the threads of the grid's last block: what other blocks wrote before
-// they came here is visible.
-__device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
-  __shared__ bool last;
-  if (threadIdx.x == 0) {
-    unsigned before;  // counts to blocks - 1, then to zero
-    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-                 : "=r"(before)
-                 : "l"(__cvta_generic_to_global(ticket)), "r"(gridDim.x - 1)
-                 : "memory");
-    last = before == gridDim.x - 1;
-  }
-  __syncthreads();
-  return last;
 }
 
 // Thread t of block b: quads b * threads + t, then every (blocks * threads)-th. The last block adds

@@ -326,6 +326,21 @@ constexpr LossCase kLosses[] = {{DType::kBF16, 300, 50257, 50304},
                                 {DType::kBF16, 2500, 256, 256},
                                 {DType::kBF16, 300, 32001, 32001}};
 
+// Of row_loss: lane t of 1024 adds rows t, t + 1024, ..., a warp its lanes by halves, one thread
+// the warps.
+double LossInOrder(const TensorView& row_loss) {
+  constexpr size_t kLanes = 1024, kWarp = 32;
+  std::vector<double> lane(kLanes);
+  for (int64_t r = 0; r < row_loss.numel(); ++r)
+    lane[static_cast<size_t>(r) % kLanes] += row_loss.as<double>()[r];
+  for (size_t half = kWarp / 2; half > 0; half /= 2)
+    for (size_t t = 0; t < kLanes; ++t)
+      if (t % kWarp < half) lane[t] += lane[t + half];
+  double sum = lane[0];
+  for (size_t w = 1; w < kLanes / kWarp; ++w) sum += lane[w * kWarp];
+  return sum;
+}
+
 TEST_CASE("cross_entropy") {
   Both both;
   Random random(4);
@@ -338,10 +353,12 @@ TEST_CASE("cross_entropy") {
     op.loss_sum = memory.New(DType::kF64, {1});
     Set(op.loss_sum, {}, 12.5);
     op.loss_update = Update::kAccumulate;
+    op.row_loss = memory.New(DType::kF64, {c.rows});
     op.scalars = memory.NewScalars(Scalars());
     const CrossEntropyOp<TensorView> cpu = CopyOf(memory, op);
     both.OnCpu(&KernelTable::cross_entropy, cpu);
     both.OnGpu(&KernelTable::cross_entropy, op);
+    CHECK(Get(op.loss_sum) == 12.5 + LossInOrder(op.row_loss));
     // e^(x - max) with |x - max| <= 10 is within 4 + 15 units on either side, the sum within log2
     // of its length and a thread's 250 terms.
     const double relative = 2 * (19 + 270) * kU;
