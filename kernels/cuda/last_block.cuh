@@ -22,4 +22,24 @@ __device__ __forceinline__ bool IsLastBlock(unsigned* ticket) {
   return last;
 }
 
+// The same with a word of two parts: blocks that are done, and below them what they found. `found`
+// counts in thread 0: what this block found, then, in the last block, what all did.
+inline constexpr int kFoundBits = 43;
+
+__device__ __forceinline__ bool IsLastBlock(unsigned long long* ticket, unsigned long long& found) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    constexpr unsigned long long kDone = 1ull << kFoundBits;
+    unsigned long long before;
+    asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(before)
+                 : "l"(__cvta_generic_to_global(ticket)), "l"(kDone + found)
+                 : "memory");
+    last = before >> kFoundBits == gridDim.x - 1;
+    if (last) found += before & (kDone - 1), *ticket = 0;
+  }
+  __syncthreads();
+  return last;
+}
+
 }  // namespace millrace::cuda

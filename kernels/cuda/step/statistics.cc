@@ -12,8 +12,9 @@ using namespace cuda;
 
 namespace {
 
-uint64_t* TicketOf(const void* written, Stream& stream) {
-  return AsCuda(stream).device().Attached<Tickets>().Of(static_cast<const std::byte*>(written));
+unsigned long long* TicketOf(const void* written, Stream& stream) {
+  return reinterpret_cast<unsigned long long*>(
+      AsCuda(stream).device().Attached<Tickets>().Of(static_cast<const std::byte*>(written)));
 }
 
 SumSquaresArgs SumOf(const TensorView& x, const TensorView& out, const TensorView& scratch,
@@ -25,7 +26,7 @@ SumSquaresArgs SumOf(const TensorView& x, const TensorView& out, const TensorVie
   args.out = DoublesOf(out, 1, name);
   if (args.blocks > 1) {
     args.partials = reinterpret_cast<double*>(ScratchOf(scratch, kSumSquaresBytes, "sum_squares"));
-    args.ticket = reinterpret_cast<unsigned*>(TicketOf(args.partials, stream));
+    args.ticket = TicketOf(args.partials, stream);
   }
   return args;
 }
@@ -33,24 +34,26 @@ SumSquaresArgs SumOf(const TensorView& x, const TensorView& out, const TensorVie
 }  // namespace
 
 void CudaFiniteScan(const FiniteScanOp<TensorView>& op, Stream& stream) {
-  FiniteScanArgs args;
-  args.x = FlatOf(op.x, "x", kF16Too);
-  args.n = op.x.numel();
-  args.bad_count = DoublesOf(op.bad_count, 1, "bad_count");
-  args.scalars = ScalarsOf(op.scalars);
-  args.unit = op.unit;
-  args.inject_index = op.inject_index;
-  args.accumulate = op.update == Update::kAccumulate;
-  MR_CHECK(args.n == 0 || (op.inject_index >= 0 && op.inject_index < args.n),
-           "finite_scan: inject_index {} of {}", op.inject_index, args.n);
-  if (args.n > 0)
-    args.ticket = reinterpret_cast<unsigned long long*>(TicketOf(args.bad_count, stream));
+  const int64_t n = op.x.numel();
+  MR_CHECK(n == 0 || (op.inject_index >= 0 && op.inject_index < n),
+           "finite_scan: inject_index {} of {}", op.inject_index, n);
+  const auto scan = [&](auto& args) {
+    args.bad_count = DoublesOf(op.bad_count, 1, "bad_count");
+    args.scalars = ScalarsOf(op.scalars);
+    args.unit = op.unit;
+    args.inject_index = op.inject_index;
+    args.accumulate = op.update == Update::kAccumulate;
+  };
   if (op.squares) {
     SumSquaresArgs sum = SumOf(op.x, op.squares, op.scratch, "squares", stream);
-    sum.scalars = args.scalars, sum.unit = args.unit, sum.inject_index = args.inject_index;
-    LaunchSumSquares(sum, LaunchOn(stream));
-    args.squares = sum.out;
+    scan(sum);
+    return LaunchSumSquares(sum, LaunchOn(stream));
   }
+  FiniteScanArgs args;
+  args.x = FlatOf(op.x, "x", kF16Too);
+  args.n = n;
+  scan(args);
+  if (n > 0) args.ticket = TicketOf(args.bad_count, stream);
   LaunchFiniteScan(args, LaunchOn(stream));
 }
 

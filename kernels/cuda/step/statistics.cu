@@ -16,8 +16,6 @@ constexpr int kScanUnroll = 8;
 // Blocks of a scan on a multiprocessor. Named in launch bounds as well: without, the compiler saves
 // registers for more blocks than there are and waits for one load before it issues the next.
 constexpr int kScanBlocksPerSm = 4;
-// A scan's ticket: blocks that are done, and below them what they found.
-constexpr int kFoundBits = 43;
 
 template <Elements E>
 inline constexpr uint32_t kExponent = E == Elements::kBF16  ? 0x7f80u
@@ -47,16 +45,18 @@ __device__ __forceinline__ int BadIn(const Unit<E, W>& unit) {
   }
 }
 
+__device__ __forceinline__ void AddBad(double* bad_count, bool accumulate,
+                                       unsigned long long found) {
+  const auto bad = static_cast<double>(found);
+  *bad_count = accumulate ? __dadd_rn(*bad_count, bad) : bad;
+}
+
 // W: 16 bytes of elements, or 1.
 template <Elements E, int W>
 __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
     FiniteScanKernel(const FiniteScanArgs a) {
   BeginKernel();
-  if (a.squares != nullptr && isfinite(*a.squares)) {
-    if (blockIdx.x == 0 && threadIdx.x == 0 && !a.accumulate) *a.bad_count = 0;
-    return;
-  }
-  __shared__ int found[kFlatThreads / kWarp];
+  __shared__ int of_warp[kFlatThreads / kWarp];
   const int64_t units = a.n / W, stride = int64_t{gridDim.x} * kFlatThreads;
   // First unit of this thread.
   const int64_t own = int64_t{blockIdx.x} * kFlatThreads + threadIdx.x;
@@ -85,19 +85,12 @@ __global__ void __launch_bounds__(kFlatThreads, kScanBlocksPerSm)
   }
 
   bad = __reduce_add_sync(0xffffffffu, bad);
-  if (threadIdx.x % kWarp == 0) found[threadIdx.x / kWarp] = bad;
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = bad;
   __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int w = 1; w < kFlatThreads / kWarp; ++w) bad += found[w];
-  // Everything a block has to tell is in the addition itself, so it orders nothing else.
-  constexpr unsigned long long kDone = 1ull << kFoundBits;
-  const unsigned long long before =
-      atomicAdd(a.ticket, kDone + static_cast<unsigned long long>(bad));
-  if (before >> kFoundBits != gridDim.x - 1) return;
-  const auto total =
-      static_cast<double>((before & (kDone - 1)) + static_cast<unsigned long long>(bad));
-  *a.bad_count = a.accumulate ? __dadd_rn(*a.bad_count, total) : total;
-  *a.ticket = 0;
+  unsigned long long found = 0;
+  if (threadIdx.x == 0)
+    for (const int of : of_warp) found += static_cast<unsigned long long>(of);
+  if (IsLastBlock(a.ticket, found) && threadIdx.x == 0) AddBad(a.bad_count, a.accumulate, found);
 }
 
 // The elements of a quad, the absent ones zero.
@@ -121,8 +114,23 @@ __device__ __forceinline__ void AddSquares(const float (&v)[4], double (&sum)[4]
     sum[i] = __fma_rn(double{v[i]}, double{v[i]}, sum[i]);  // exact squares
 }
 
+// Elements that are not finite of the quads that a thread of SumSquaresKernel has.
+template <Elements E>
+__device__ __forceinline__ int BadOf(const SumSquaresArgs& a, int64_t own, int64_t stride) {
+  int bad = 0;
+#pragma unroll 1
+  for (int64_t quad = own; quad * 4 < a.n; quad += stride) {
+    float v[4];
+    LoadQuad<E, false>(a.x, quad, a.n, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bad += !isfinite(v[i]);
+  }
+  return bad;
+}
+
 // Thread t of block b: quads b * threads + t, then every (blocks * threads)-th. The last block adds
-// up the partial sums: its thread t those of blocks t, t + threads, ...
+// up the partial sums: its thread t those of blocks t, t + threads, ... A sum of squares of floats
+// is finite in double if all of them are: only else a thread of a scan counts.
 template <Elements E, bool kWide>
 __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
     SumSquaresKernel(const SumSquaresArgs a) {
@@ -156,16 +164,23 @@ __global__ void __launch_bounds__(kSumSquaresThreads, kScanBlocksPerSm)
     StoreUnit<E, 1>(a.x, a.inject_index, static_cast<Unit<E, 1>>(kQuietNaN<E>));
     sum[0] = __longlong_as_double(0x7ff8000000000000);
   }
-  double total = BlockSum(__dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3])), shared);
+  const double mine = __dadd_rn(__dadd_rn(sum[0], sum[1]), __dadd_rn(sum[2], sum[3]));
+  double total = BlockSum(mine, shared);
+  unsigned long long found = 0;
+  if (a.bad_count != nullptr && __syncthreads_or(!isfinite(mine)))
+    found = static_cast<unsigned long long>(
+        BlockSum(isfinite(mine) ? 0.0 : BadOf<E>(a, own, stride), shared));
   if (gridDim.x > 1) {
     if (threadIdx.x == 0) a.partials[blockIdx.x] = total;
-    if (!IsLastBlock(a.ticket)) return;
+    if (!IsLastBlock(a.ticket, found)) return;
     total = 0;
     for (unsigned b = threadIdx.x; b < gridDim.x; b += kSumSquaresThreads)
       total = __dadd_rn(total, __ldcg(a.partials + b));
     total = BlockSum(total, shared);
   }
-  if (threadIdx.x == 0) *a.out = total;
+  if (threadIdx.x > 0) return;
+  *a.out = total;
+  if (a.bad_count != nullptr) AddBad(a.bad_count, a.accumulate, found);
 }
 
 // Where the first non-finite value came from: the lowest rank with a bad loss, else the lowest
@@ -298,6 +313,8 @@ void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch) {
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch) {
   if (args.blocks == 0) {
     MR_CUDA(cudaMemsetAsync(args.out, 0, sizeof(double), launch.stream));
+    if (args.bad_count != nullptr && !args.accumulate)
+      MR_CUDA(cudaMemsetAsync(args.bad_count, 0, sizeof(double), launch.stream));
     return;
   }
   const auto run = [&]<Elements E, bool kWide>() {

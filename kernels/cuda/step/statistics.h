@@ -3,7 +3,8 @@
 // One launch each: the last block to finish, known by a ticket (tickets.h), completes the work.
 //
 // SumSquares  In double, in an order that depends on n alone.
-// FiniteScan  Counts are integers: the order of blocks is no matter.
+// FiniteScan  Counts are integers: the order of blocks is no matter. With squares it is SumSquares'
+//             launch, which counts where a sum is not finite.
 #pragma once
 
 #include "kernels/ops/step_ops.h"

@@ -14,21 +14,21 @@ struct FiniteScanArgs {
   const StepScalars* scalars = nullptr;
   int64_t unit = 0, inject_index = 0;
   bool accumulate = false;
-  // Where not null, x is read only if what is there is not finite: the sum of squares of x.
-  const double* squares = nullptr;
 };
 void LaunchFiniteScan(const FiniteScanArgs& args, const Launch& launch);
 
 struct SumSquaresArgs {
   Rows x;
   int64_t n = 0;
-  int blocks = 0;              // SumSquaresBlocks(n)
-  double* partials = nullptr;  // f64 [blocks]; not used by one block
-  unsigned* ticket = nullptr;  // the partials' own
+  int blocks = 0;                        // SumSquaresBlocks(n)
+  double* partials = nullptr;            // f64 [blocks]; not used by one block
+  unsigned long long* ticket = nullptr;  // the partials' own
   double* out = nullptr;
-  // Of a finite_scan, which also has the sum, its fault; else null.
+  // Of a finite_scan, which also has the sum, its count and its fault; else null.
+  double* bad_count = nullptr;
   const StepScalars* scalars = nullptr;
   int64_t unit = 0, inject_index = 0;
+  bool accumulate = false;
 };
 void LaunchSumSquares(const SumSquaresArgs& args, const Launch& launch);
 

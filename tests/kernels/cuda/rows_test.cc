@@ -553,9 +553,16 @@ TEST_CASE("finite_scan and sum_squares") {
       CHECK(std::isnan(Get(scan.x, n - 1)));
     }
 
-    // With the sum in the same pass, of finite elements and then of one that is not.
-    scan.x = memory.NewRandom(random, dtype, {n});
+    // With the sum in the same pass: of these, of finite elements and then of one that is not.
+    scan.update = Update::kOverwrite;
     scan.squares = memory.New(DType::kF64, {1});
+    const FiniteScanOp<TensorView> both_cpu = CopyOf(memory, scan);
+    both.OnCpu(&KernelTable::finite_scan, both_cpu);
+    both.OnGpu(&KernelTable::finite_scan, scan);
+    CHECK(Get(scan.bad_count) == Get(both_cpu.bad_count));
+    CHECK(std::isnan(Get(scan.squares)));
+    scan.update = Update::kAccumulate;
+    scan.x = memory.NewRandom(random, dtype, {n});
     Set(scan.bad_count, {}, 3);
     squares.x = scan.x;
     both.OnGpu(&KernelTable::sum_squares, squares);
