@@ -56,8 +56,8 @@ struct PlanOptions {
   // 0: none. More than this: Error(kDoesNotFit); kAuto keeps as many blocks gathered as fit.
   int64_t budget_bytes = 0;
   // Gradients of weights and biases are computed on the reduce stream, beside those of
-  // activations, and their operands are held a little longer for it. Small products leave room on
-  // a GPU, large ones do not.
+  // activations, and their operands are held a little longer for it; so are updates of small flats,
+  // beside those of large ones. Small products leave room on a GPU, large ones do not.
   bool overlap_weight_gradients = false;
   AdamWHyper adamw;
   MuonHyper muon;

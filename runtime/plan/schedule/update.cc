@@ -1,5 +1,6 @@
 #include "runtime/plan/schedule/update.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "runtime/plan/layout/param_runs.h"
@@ -32,6 +33,20 @@ UpdateSegment ConstantsOf(const PlanOptions& options, const ParamSpec& param) {
   return constants;
 }
 
+// A step waits for a small update's beginning and end more than for what it moves: where gradients
+// of weights run beside others, so does it, beside one that takes so many times as long.
+constexpr int64_t kTimesAsLarge = 16;
+
+StreamId StreamOfAdamW(const StepBuilder& b, FlatId id) {
+  if (!b.options.overlap_weight_gradients) return StreamId::kCompute;
+  int64_t largest = 0;
+  for (const FlatParam& flat : b.layout.flats)
+    if (flat.key.trainable && flat.key.update == UpdateRule::kAdamW)
+      largest = std::max(largest, flat.shard_numel);
+  return b.layout.flat(id).shard_numel * kTimesAsLarge <= largest ? StreamId::kReduce
+                                                                  : StreamId::kCompute;
+}
+
 void EmitAdamW(StepBuilder& b, FlatId id, const View& grad) {
   const FlatParam& flat = b.layout.flat(id);
   AdamWOp<View> adamw;
@@ -52,7 +67,7 @@ void EmitAdamW(StepBuilder& b, FlatId id, const View& grad) {
     adamw.runs = std::make_shared<const std::vector<LogicalRun>>(LogicalRunsOf(b.layout, id));
     if (!flat.key.split.empty()) adamw.place = RankInt(0, 1, flat.key.split);
   }
-  b.Emit(adamw, StreamId::kCompute, "adamw/" + flat.name, flat.key.unit);
+  b.Emit(adamw, StreamOfAdamW(b, id), "adamw/" + flat.name, flat.key.unit);
 }
 
 // Every row of the step has its pairs: of all microbatches, on all ranks that share none.

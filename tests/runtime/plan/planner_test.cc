@@ -355,6 +355,23 @@ bool TouchCommonBytes(const StepPlan& plan, const Mesh& mesh, int accumulate, co
   return false;
 }
 
+TEST_CASE("a small flat is updated beside the chain where gradients of weights are formed there",
+          "[plan][planner]") {
+  for (const bool overlap : {false, true}) {
+    PlanCase c;
+    c.model.tied = true;  // the head is a norm
+    c.model.vocab = 1000;
+    c.options.overlap_weight_gradients = overlap;
+    const StepPlan plan = PlanOf(c);
+    std::map<std::string, StreamId> stream;
+    for (const PlanOp& op : plan.bodies[static_cast<size_t>(plan.schedule.back().body)].ops)
+      if (std::holds_alternative<AdamWOp<View>>(op.op)) stream[op.label] = op.stream;
+    REQUIRE(stream.size() == 5);
+    for (const auto& [label, on] : stream)
+      CHECK(on == (overlap && label == "adamw/head" ? StreamId::kReduce : StreamId::kCompute));
+  }
+}
+
 TEST_CASE("a gather waits for its slot and its shard, never for all compute so far",
           "[plan][planner]") {
   for (const int prefetch : {0, 1, 2, 3}) {
