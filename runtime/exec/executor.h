@@ -35,7 +35,7 @@ struct OpMark {
   int32_t unit = -1;  // UnitId; -1: none
   bool collective = false;
   // The compute stream comes to another unit. Not marked in a world of one rank: nobody waits for
-  // it, and each mark is 4 to 6 us of a step (H200), a tenth of the smallest models'.
+  // it, and each mark is 1.4 us of a chain of small kernels (cuda_mark.h).
   bool boundary = false;
   RangeName range = {};  // where somebody listens
 };

@@ -42,9 +42,9 @@ for tool in memcheck racecheck synccheck initcheck; do
   # A draw's thousands of rows take racecheck more than five minutes: 55 of its repeats gave no report (H100, 2026-11-24).
   contract_how=one contract_cases=
   if [[ $tool == racecheck ]]; then contract_how=cases contract_cases='~sample*'; fi
-  rows+=("$tool|contract_test|400|$contract_how|$contract_cases" "$tool|rows_test|400|one|" "$tool|tickets_test|120|one|")
+  rows+=("$tool|contract_test|400|$contract_how|$contract_cases" "$tool|rows_test|400|one|" "$tool|step_test|200|one|" "$tool|tickets_test|120|one|")
   if [[ $tool == initcheck ]]; then how=threads peer_most=90; else how=processes peer_most=240; fi
-  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|peer_sums_test|$peer_most|$how|~a thousand*"
+  rows+=("$tool|peer_test|$peer_most|$how|$peer_cases" "$tool|peer_sums_test|$peer_most|$how|~a thousand*" "$tool|peer_marks_test|$peer_most|$how|"
          "$tool|attention_test|300|one|$own_attention" "$tool|launch_test|120|one|"
          "$tool|cuda_mark_test|60|one|" "$tool|cuda_copies_test|60|one|" "$tool|mamba_test|300|one|" "$tool|context_attention_test|300|one|$own_context"
          "$tool|cached_attention_test|300|one|" "$tool|packed_attention_test|300|one|" "$tool|in_order_row_test|300|one|")

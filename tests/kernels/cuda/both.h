@@ -133,4 +133,16 @@ void CheckClose(const TensorView& got, const TensorView& expected, const char* n
   CHECK(worst <= 1);
 }
 
+// Of a step that is applied, its numbers unlike those of a fresh run.
+inline StepScalars Scalars() {
+  StepScalars scalars{};
+  scalars.inv_valid_tokens = 1.0 / 37;
+  scalars.inject_grad_unit = -1;
+  scalars.lr = 3e-3;
+  scalars.clip_scale = 0.75;
+  scalars.applied = 1;
+  scalars.adam_t = 17;
+  return scalars;
+}
+
 }  // namespace millrace::test
