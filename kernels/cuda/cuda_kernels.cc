@@ -30,7 +30,8 @@ namespace millrace {
 
 const KernelTable& CudaKernels() {
 #define MILLRACE_ENTRY(Name, entry) .entry = Cuda##Name,
-  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)};
+  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY).row_linears =
+                                          CudaRowLinears};
 #undef MILLRACE_ENTRY
   return kTable;
 }

@@ -2,7 +2,8 @@
 // that it is and can finish the work of all: one launch where else a second kernel, or a memset
 // before, had to wait.
 //
-// A word is zero whenever no kernel that uses it is running: the last block sets it back. Two grids
+// A word is zero whenever no kernel that uses it is running: the last block sets it back. (Words in
+// which all blocks of a grid meet are not, and so are kept apart: matmul/row_linear.cc.) Two grids
 // on one word at once would break both, so a word belongs to an address that its grid writes (its
 // scratch or its result): two launches that share that address race for it already, and every plan
 // keeps them apart, whatever their streams and graphs. Words live as long as the device; captured

@@ -1,6 +1,6 @@
 // The border between plans and devices: one table of functions per backend, one entry per kernel op
 // of op_list.h, called by its name or by its op: table.norm(op, stream) or table(op, stream). Both
-// backends fill every entry; kernels/cpu is the reference.
+// backends fill the entry of every op; kernels/cpu is the reference.
 //
 // Streams  An entry enqueues on `stream` and returns; operands are touched in stream order. A host
 //          stream has run the op on return.
@@ -9,6 +9,9 @@
 // Threads  Entries may be called from several threads at once on disjoint operands (ranks as
 //          threads); they keep no state.
 #pragma once
+
+#include <cstddef>
+#include <span>
 
 #include "kernels/ops/op_list.h"
 #include "runtime/base/stream.h"
@@ -25,6 +28,12 @@ struct KernelTable {
   void operator()(const Name##Op<TensorView>& op, Stream& stream) const { entry(op, stream); }
   MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)
 #undef MILLRACE_ENTRY
+
+  // As many of the first of `ops`, which stand one behind the other on `stream`, as the backend has
+  // one launch for, with the bits of each by itself; returns how many it took. 0: it took none, as
+  // they are better one at a time. null: a backend that never does.
+  size_t (*row_linears)(std::span<const RowLinearOp<TensorView>* const> ops,
+                        Stream& stream) = nullptr;
 };
 
 }  // namespace millrace

@@ -321,9 +321,9 @@ void LaunchPacks(const OneRowArgs& args, InOrderRowArgs g, const Launch& launch)
   constexpr int kMostRing = kRoom - kTileLines * kLineBytes * kBoxes * (kUnderWay + 1);
   static_assert(sizeof(Barriers) + kMostRowNormInOrder * 2 <= kMostRing / 1024 * 1024);
   const unsigned blocks = ShareTiles(args.depth, launch.sms, &g);
-  const CUtensorMap weight =
-      MapOfBF16(args.weight.data, {args.depth, g.columns, 1},
-                {args.weight.stride, g.columns * args.weight.stride}, g.lines);
+  const int64_t depth = args.depth;
+  const CUtensorMap weight = MapOfBF16(reinterpret_cast<const std::byte*>(args.weight),
+                                       {depth, g.columns, 1}, {depth, g.columns * depth}, g.lines);
   MR_CUDA(cudaFuncSetAttribute(InOrderRowKernel<P>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kRoom));
   Launch beside = launch;
@@ -333,15 +333,24 @@ void LaunchPacks(const OneRowArgs& args, InOrderRowArgs g, const Launch& launch)
                weight, g);
 }
 
+// A dense row of bf16 at a multiple of 16 bytes, or none.
+Rows RowsOf(const uint16_t* row, int64_t columns) {
+  std::byte* const data = reinterpret_cast<std::byte*>(const_cast<uint16_t*>(row));
+  return data == nullptr ? Rows{} : Rows{data, columns, true, true};
+}
+
 }  // namespace
 
 void LaunchInOrderRow(const OneRowArgs& args, const Launch& launch) {
   const RowShape shape = RowShapeOf(args.depth, kNormPacks);
   static_assert(RowShapeOf(kMostRowNormInOrder, kNormPacks).warps * kWarp == kWarpgroup);
   InOrderRowArgs g;
-  g.x = args.x, g.residual = args.residual, g.sum = args.sum;
-  g.norm_weight = args.norm_weight, g.norm_bias = args.norm_bias;
-  g.bias = args.bias, g.out = args.out;
+  g.x = RowsOf(args.x, args.depth), g.residual = RowsOf(args.residual, args.depth);
+  g.sum = RowsOf(args.sum, args.depth);
+  g.norm_weight = RowsOf(args.norm_weight, args.depth);
+  g.norm_bias = RowsOf(args.norm_bias, args.depth);
+  g.bias = RowsOf(args.bias, args.units);
+  g.out = {args.out, args.units, !args.out_f32, true};
   g.norm = {args.depth, 1.0 / static_cast<double>(args.depth), args.eps,
             args.norm == RowNorm::kLayer};
   g.warps = shape.warps;

@@ -1,7 +1,11 @@
 #include "kernels/cuda/matmul/row_linear.h"
 
+#include <vector>
+
 #include "kernels/cuda/matmul/in_order.h"
 #include "kernels/cuda/matmul/one_row.h"
+#include "kernels/cuda/matmul/row_chain.h"
+#include "kernels/cuda/tickets.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/cost.h"
 #include "runtime/base/cuda/cuda_device.h"
@@ -36,9 +40,15 @@ void LaunchInOrder(const OneRowArgs& args, Stream& stream) {
   LaunchInOrderRow(args, LaunchOn(stream));
 }
 
+// Where the blocks of a chain meet, by its last result. Not those of others: these are not zero
+// between two launches.
+struct ChainWords : Tickets {
+  using Tickets::Tickets;
+};
+
 }  // namespace
 
-void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
+OneRowArgs cuda::OneRowArgsOf(const RowLinearOp<TensorView>& op) {
   CheckPacks(op);
   const int64_t depth = op.x.dim(1), columns = op.weight.dim(0);
   const bool halves = op.finish == RowFinish::kSwiglu, turns = op.finish == RowFinish::kRotate;
@@ -56,17 +66,19 @@ void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
   MR_CHECK(!op.in_order || reinterpret_cast<uintptr_t>(op.out.data) % 16 == 0,
            "row_linear in order: out at {}; a multiple of 16 bytes is expected",
            static_cast<const void*>(op.out.data));
+  const auto halves_of = [](const Rows& rows) { return reinterpret_cast<uint16_t*>(rows.data); };
   OneRowArgs args;
-  args.x = RowsOf(op.x, "x");
-  args.residual = RowsOf(op.residual, 1, depth, "residual");
-  args.sum = RowsOf(op.sum, 1, depth, "sum");
+  args.x = halves_of(RowsOf(op.x, "x"));
+  args.residual = halves_of(RowsOf(op.residual, 1, depth, "residual"));
+  args.sum = halves_of(RowsOf(op.sum, 1, depth, "sum"));
   if (op.norm != RowNorm::kNone) {
-    args.norm_weight = ColumnsOf(op.norm_weight, depth, "norm_weight");
-    args.norm_bias = ColumnsOf(op.norm_bias, depth, "norm_bias");
+    args.norm_weight = halves_of(ColumnsOf(op.norm_weight, depth, "norm_weight"));
+    args.norm_bias = halves_of(ColumnsOf(op.norm_bias, depth, "norm_bias"));
   }
-  args.weight = RowsOf(op.weight, "weight");
-  args.bias = ColumnsOf(op.bias, columns, "bias");
-  args.out = RowsOf(op.out, "out");
+  args.weight = halves_of(RowsOf(op.weight, "weight"));
+  args.bias = halves_of(ColumnsOf(op.bias, columns, "bias"));
+  args.out = op.out.data;
+  args.out_f32 = op.out.dtype() == DType::kF32;
   args.units = static_cast<int>(halves || turns ? columns / 2 : columns);
   args.gap = static_cast<int>(halves ? columns / 2 : 0);
   if (turns) {
@@ -84,11 +96,31 @@ void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
   args.norm = op.norm;
   args.finish = op.finish;
   args.constant = op.constant;
-  if (columns == 0 || depth == 0) return;
+  return args;
+}
+
+void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
+  const OneRowArgs args = OneRowArgsOf(op);
+  if (args.units == 0 || args.depth == 0) return;
   if (op.in_order)
     LaunchInOrder(args, stream);
   else
     LaunchOneRow(args, LaunchOn(stream));
+}
+
+size_t CudaRowLinears(std::span<const RowLinearOp<TensorView>* const> ops, Stream& stream) {
+  CudaDevice& device = AsCuda(stream).device();
+  if (!HasRowChain(device.properties())) return 0;
+  std::vector<OneRowArgs> linears;
+  for (const RowLinearOp<TensorView>* const op : ops) {
+    if (op->in_order || linears.size() == kMostChain) break;
+    const OneRowArgs args = OneRowArgsOf(*op);
+    if (!FitsRowChain(args)) break;
+    linears.push_back(args);
+  }
+  if (!GainsAsRowChain(linears)) return 0;
+  LaunchRowChain(linears, device.Attached<ChainWords>().Of(linears.back().out), LaunchOn(stream));
+  return linears.size();
 }
 
 }  // namespace millrace

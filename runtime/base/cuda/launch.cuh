@@ -24,14 +24,20 @@ template <class... Parameters, class... Arguments>
 void LaunchKernel(const Launch& launch, dim3 grid, dim3 threads, size_t shared_bytes,
                   void (*kernel)(Parameters...), const Arguments&... arguments) {
   LetBeginEarly(launch);
-  cudaLaunchAttribute split = SharedMemorySplit();
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (AsksForSplit(launch, grid)) attributes[count++] = SharedMemorySplit();
+  if (launch.cooperative) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = threads;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = launch.stream;
-  config.attrs = &split;
-  config.numAttrs = AsksForSplit(launch, grid) ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
   MR_CUDA_LAUNCHED();
 }

@@ -55,9 +55,10 @@ struct LaunchPolicy {
 // What a launch needs beside its arguments. LaunchOn of views.h makes one.
 struct Launch {
   cudaStream_t stream;
-  int sms;               // multiprocessors of the device
-  EarlyLaunch early;     // as the device's policy
-  bool one_row = false;  // a product or attention of one row
+  int sms;                   // multiprocessors of the device
+  EarlyLaunch early;         // as the device's policy
+  bool one_row = false;      // a product or attention of one row
+  bool cooperative = false;  // all of its blocks are on the device at once, or none
 };
 
 // Makes the edge to the next node captured on the stream, which must be a kernel that begins with
