@@ -110,9 +110,12 @@ void Executor::RunMarked(const BoundOp& op, StreamId id, StreamId on, const OpMa
     if (!marks_itself) EnqueueMark(ended, on);
     return;
   }
-  if (mark.boundary && context_.comms->world().world_size() > 1)
-    EnqueueMark(as(StreamMark::kComputing), on);
+  if (IsMarked(mark)) EnqueueMark(as(StreamMark::kComputing), on);
   run();
+}
+
+bool Executor::IsMarked(const OpMark& mark) const {
+  return marks_on_device() && mark.boundary && context_.comms->world().world_size() > 1;
 }
 
 Event& Executor::EventAt(size_t index) {

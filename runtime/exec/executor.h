@@ -76,6 +76,8 @@ class Executor {
   Event& EventAt(size_t index);
   // stream: the plan's, by which its communicator is known; on: where it is issued.
   void RunMarked(const BoundOp& op, StreamId stream, StreamId on, const OpMark& mark);
+  // Whether a kernel of marks stands ahead of what is no collective.
+  bool IsMarked(const OpMark& mark) const;
   void Log(const BoundOp& op, StreamId stream, const OpMark& mark);  // a collective
   bool marks_on_device() const { return words_ != nullptr; }
   void EnqueueMark(const Device::Mark& mark, StreamId on);

@@ -26,6 +26,7 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
   if (ProfilerRanges* const ranges = executor_.context_.ranges; ranges != nullptr) {
     capture_range_ = ranges->Register("capture of a graph");
     launch_range_ = ranges->Register("launch of a graph");
+    together_range_ = ranges->Register("linears of one row");
   }
   const EventMap events = NumberEvents(schedule);
   int64_t begun = 0;
@@ -83,15 +84,45 @@ const PlanOp& RecordedStep::OpOf(const Issue& issue) const {
 void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
   executor_.Fork();
   if (observer != nullptr) observer->BeginGraph();
-  for (const Issue& issue : section.issues) {
+  const std::vector<Issue>& issues = section.issues;
+  for (size_t i = 0; i < issues.size(); ++i) {
+    const Issue& issue = issues[i];
     Stream& stream = executor_.stream(issue.on);
     for (const size_t event : issue.waits) stream.Wait(executor_.EventAt(event));
     if (observer != nullptr) observer->Before(OpOf(issue), stream, !issue.waits.empty());
-    executor_.RunMarked(issue.op, issue.stream, issue.on, issue.mark);
-    if (issue.record >= 0) stream.Record(executor_.EventAt(static_cast<size_t>(issue.record)));
+    const size_t together = observer == nullptr ? IssueTogether(issues, i) : 0;
+    if (together == 0)
+      executor_.RunMarked(issue.op, issue.stream, issue.on, issue.mark);
+    else
+      i += together - 1;
+    if (issues[i].record >= 0)
+      stream.Record(executor_.EventAt(static_cast<size_t>(issues[i].record)));
     if (observer != nullptr) observer->After(OpOf(issue), stream);
   }
   executor_.Join();
+}
+
+// Of the linears of one row from `first` on, whose waits are issued, between which nothing waits or
+// is waited for: how many were issued at once, 0 for none.
+size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t first) {
+  const ExecutorContext& context = executor_.context();
+  if (context.kernels->row_linears == nullptr) return 0;
+  std::vector<const RowLinearOp<TensorView>*> rows;
+  for (size_t i = first; i < issues.size(); ++i) {
+    const Issue& issue = issues[i];
+    const auto* row = std::get_if<RowLinearOp<TensorView>>(&issue.op);
+    if (row == nullptr || issue.on != issues[first].on || executor_.IsMarked(issue.mark) ||
+        (i > first && !issue.waits.empty()))
+      break;
+    rows.push_back(row);
+    if (issue.record >= 0) break;
+  }
+  if (rows.size() < 2) return 0;
+  const RangeScope range(context.ranges, together_range_);
+  const size_t taken = context.kernels->row_linears(rows, executor_.stream(issues[first].on));
+  if (taken > 0 && context.marks != nullptr)
+    context.marks->At(issues[first + taken - 1].mark.index, false);
+  return taken;
 }
 
 void RecordedStep::Capture(Section& section) {

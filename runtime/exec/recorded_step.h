@@ -33,6 +33,9 @@ namespace millrace {
 // Chains   Where each op waits for the one before it (IsChain), exchanges of values are issued on
 //          the compute stream, too: they have nothing to be beside, and kernels next to them may
 //          begin early (runtime/base/cuda/launch.h). Decoding with a tensor axis is so.
+// Together Linears of one row that stand one behind the other go to the kernel table at once, which
+//          may have one launch for several of them (KernelTable::row_linears). Not where somebody
+//          observes the capture, op by op.
 // Ranks    All capture or none. Before a capture every rank waits for its device and says whether
 //          it is ready; after it, whether it has captured. Replays of a list are collective.
 class RecordedStep {
@@ -85,6 +88,7 @@ class RecordedStep {
   };
   void IssueAllOnCompute();
   void IssueAll(const Section& section, CaptureObserver* observer);
+  size_t IssueTogether(const std::vector<Issue>& issues, size_t first);
   const PlanOp& OpOf(const Issue& issue) const;
   void CaptureTogether(const Binding& now);
   void Capture(Section& section);
@@ -99,7 +103,8 @@ class RecordedStep {
   CaptureObserver* const observer_;
   const std::vector<Entry> schedule_;
   std::vector<Section> sections_;
-  RangeName capture_range_ = {}, launch_range_ = {};  // where somebody listens
+  // Where somebody listens.
+  RangeName capture_range_ = {}, launch_range_ = {}, together_range_ = {};
   bool issued_ = false, captured_ = false;
   int64_t launches_ = 0, mark_nodes_ = 0;
 };

@@ -1,0 +1,129 @@
+// What a recorded step gives the kernel table at once: the linears of one row that stand one behind
+// the other, and nothing that somebody waits for or looks at in between.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "comm/comm_set.h"
+#include "comm/local/local_world.h"
+#include "kernels/ops/kernel_table.h"
+#include "runtime/config/load.h"
+#include "runtime/exec/recorded_step.h"
+#include "runtime/run/assemble.h"
+#include "runtime/run/generate/inference_plans.h"
+#include "tests/support/capturing_device.h"
+
+namespace millrace {
+namespace {
+
+using Row = RowLinearOp<TensorView>;
+
+// What was issued, in order; of a chain its size as offered, then its linears.
+std::vector<std::string> issued;
+std::vector<const std::byte*> outs;
+size_t most_taken = 0;
+
+template <template <class> class Op>
+void Note(const Op<TensorView>& op, Stream&) {
+  issued.emplace_back(Op<TensorView>::kName);
+  if constexpr (std::is_same_v<Op<TensorView>, Row>) outs.push_back(op.out.data);
+}
+size_t TakeChain(std::span<const Row* const> ops, Stream& stream) {
+  issued.push_back("offered " + std::to_string(ops.size()));
+  const size_t taken = std::min(most_taken, ops.size());
+  for (size_t i = 0; i < taken; ++i) Note<RowLinearOp>(*ops[i], stream);
+  return taken;
+}
+KernelTable NotingTable(bool joins) {
+#define MILLRACE_NOTE(Name, entry) .entry = Note<Name##Op>,
+  KernelTable table{MILLRACE_KERNEL_OPS(MILLRACE_NOTE)};
+#undef MILLRACE_NOTE
+  if (joins) table.row_linears = TakeChain;
+  return table;
+}
+
+struct Looking : CaptureObserver {
+  int ops = 0;
+  void BeginGraph() override {}
+  void Before(const PlanOp&, Stream&, bool) override { ++ops; }
+  void After(const PlanOp&, Stream&) override {}
+};
+
+class Llama {
+ public:
+  Llama() {
+    const std::vector<std::string> sets = {
+        "model.family=llama",     "model.kv_heads=2",       "model.ffn=96",
+        "data.kind=synthetic",    "model.layers=2",         "model.d_model=64",
+        "model.heads=4",          "model.vocab=100",        "model.seq_len=32",
+        "train.micro_batch=1",    "inference.slots=4",      "inference.decode=[1]",
+        "inference.prefill=[16]", "precision.compute=bf16", "precision.norms=compute"};
+    const LoadedConfig loaded = LoadConfig({}, sets, {.world = 1, .has_cuda = true});
+    run_ = Assemble(loaded.config, 1, {.backend = Backend::kCuda}, {std::string(kInferencePlans)});
+  }
+  const StepPlan& plan() const { return run_.plans.Of(DecodePlan(1)); }
+
+  // What the step issues when it is replayed first, or then captured.
+  std::vector<std::string> Issued(const KernelTable& table, CaptureObserver* observer = nullptr) {
+    const auto device = test::MakeCapturingDevice();
+    const auto arena = device->Allocate(plan().arena_bytes, "arena");
+    LocalWorld world(1);
+    const auto factory = world.Factory(0);
+    CommSet comms(*factory, {}, CommSharing::kSeparate, {});
+    Executor executor({device.get(), &table, &comms});
+    const Binding binding{&plan(), arena->data(), {}, 0};
+    RecordedStep step(executor, binding, plan().schedule, GraphMode::kStep, observer);
+    if (observer != nullptr) step.Replay(binding);
+    issued.clear(), outs.clear();
+    step.Replay(binding);
+    return issued;
+  }
+
+ private:
+  AssembledRun run_;
+};
+
+const std::vector<std::string> kAlone = {
+    "embed_rows", "row_linear",       "cached_attention", "row_linear", "row_linear", "row_linear",
+    "row_linear", "cached_attention", "row_linear",       "row_linear", "row_linear", "row_linear",
+    "sample"};
+
+TEST_CASE("linears that stand one behind the other are offered at once", "[exec]") {
+  Llama llama;
+  most_taken = 4;
+  CHECK(llama.Issued(NotingTable(true)) ==
+        std::vector<std::string>{"embed_rows", "row_linear", "cached_attention", "offered 4",
+                                 "row_linear", "row_linear", "row_linear", "row_linear",
+                                 "cached_attention", "offered 4", "row_linear", "row_linear",
+                                 "row_linear", "row_linear", "sample"});
+}
+
+TEST_CASE("what is not taken is issued, each op once and in its order", "[exec]") {
+  Llama llama;
+  CHECK(llama.Issued(NotingTable(false)) == kAlone);
+  const std::vector<const std::byte*> alone = outs;
+  REQUIRE(alone.size() == 9);
+  for (most_taken = 0; most_taken <= 4; ++most_taken) {
+    INFO("at most " << most_taken);
+    std::vector<std::string> ops = llama.Issued(NotingTable(true));
+    CHECK(outs == alone);
+    std::erase_if(ops, [](const std::string& name) { return name.starts_with("offered"); });
+    CHECK(ops == kAlone);
+  }
+}
+
+TEST_CASE("who looks at each op sees each op", "[exec]") {
+  Llama llama;
+  most_taken = 4;
+  Looking observer;
+  CHECK(llama.Issued(NotingTable(true), &observer) == kAlone);
+  CHECK(observer.ops == static_cast<int>(kAlone.size()));
+}
+
+}  // namespace
+}  // namespace millrace
