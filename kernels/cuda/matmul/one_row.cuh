@@ -63,7 +63,7 @@ __device__ __forceinline__ int FirstPack(int packs) {
 }
 __device__ __forceinline__ void FetchNorm(const OneRowArgs& a, uint4* row) {
   const int packs = a.depth / kPack;
-#pragma unroll 1
+#pragma unroll 2
   for (int p = FirstPack(packs); p < packs; p += kThreads) {
     CopyToShared(row + packs + p, a.norm_weight + p * kPack);
     if (a.norm_bias != nullptr) CopyToShared(row + 2 * packs + p, a.norm_bias + p * kPack);

@@ -262,17 +262,16 @@ __global__ void __maxnreg__(kRegisters) RowChainKernel(const __grid_constant__ C
     for (; units.next < units.end; units.next += kWarps) {
       float sum[2] = {};
 #pragma unroll 1
-      for (int at = 0; at < packs; at += kSegmentPacks)
-#pragma unroll 1
-        for (int line = 0; line <= static_cast<int>(l.pair); ++line) {
+      for (int at = 0; at < packs; at += kSegmentPacks) {
+        const auto multiply = [&](float* of) {
           const std::byte* const segment = segments + ring.slot * kSegmentBytes;
-          float of_line = line == 0 ? sum[0] : sum[1];
           ring.Wait();
-          Multiply(row + at, reinterpret_cast<const uint4*>(segment), packs - at, &of_line);
+          Multiply(row + at, reinterpret_cast<const uint4*>(segment), packs - at, of);
           ring.GiveBack();
-          sum[0] = line == 0 ? of_line : sum[0];
-          sum[1] = line == 0 ? sum[1] : of_line;
-        }
+        };
+        multiply(&sum[0]);
+        if (l.pair) multiply(&sum[1]);
+      }
       sum[0] = __fadd_rn(WarpSum(sum[0]), end.bias[0]);
       if (l.pair) sum[1] = __fadd_rn(WarpSum(sum[1]), end.bias[1]);
       if (lane == 0) StoreUnit(l, units.next, sum, end.turn);
