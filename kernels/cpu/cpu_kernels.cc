@@ -32,7 +32,8 @@ namespace millrace {
 
 const KernelTable& CpuKernels() {
 #define MILLRACE_ENTRY(Name, entry) .entry = cpu::Name,
-  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY)};
+  static constexpr KernelTable kTable{MILLRACE_KERNEL_OPS(MILLRACE_ENTRY).row_linears =
+                                          cpu::RowLinears};
 #undef MILLRACE_ENTRY
   return kTable;
 }

@@ -1,6 +1,6 @@
 // The border between plans and devices: one table of functions per backend, one entry per kernel op
 // of op_list.h, called by its name or by its op: table.norm(op, stream) or table(op, stream). Both
-// backends fill the entry of every op; kernels/cpu is the reference.
+// backends fill every entry; kernels/cpu is the reference.
 //
 // Streams  An entry enqueues on `stream` and returns; operands are touched in stream order. A host
 //          stream has run the op on return.
@@ -31,7 +31,7 @@ struct KernelTable {
 
   // As many of the first of `ops`, which stand one behind the other on `stream`, as the backend has
   // one launch for, with the bits of each by itself; returns how many it took. 0: it took none, as
-  // they are better one at a time. null: a backend that never does.
+  // they are better one at a time.
   size_t (*row_linears)(std::span<const RowLinearOp<TensorView>* const> ops,
                         Stream& stream) = nullptr;
 };

@@ -106,7 +106,6 @@ void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
 // is waited for: how many were issued at once, 0 for none.
 size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t first) {
   const ExecutorContext& context = executor_.context();
-  if (context.kernels->row_linears == nullptr) return 0;
   std::vector<const RowLinearOp<TensorView>*> rows;
   for (size_t i = first; i < issues.size(); ++i) {
     const Issue& issue = issues[i];

@@ -14,7 +14,8 @@
 //          where they are not in order: products of few rows (matmul/one_row.h, few_rows.h) have
 //          their weights to fetch, attention of one row what is cached, norms of few rows and sums
 //          of few bytes over peers' memory no more than their places to take. Where blocks are
-//          many, those that wait would take places from those that multiply.
+//          many, those that wait would take places from those that multiply; a chain of linears
+//          (matmul/row_chain.h) has one to a multiprocessor, and all of its weights to fetch.
 // Next     A kernel that calls LetNextBegin when it has waited has the next one, launched with
 //          `end`, wait beside it, and that one alone. With `begin` as many wait as there is room
 //          for, and their warps keep a chain of wgmma waiting: a step of one row of GPT-2 in order,
