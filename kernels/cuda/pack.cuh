@@ -149,6 +149,16 @@ __device__ __forceinline__ Floats ToFloats(const Rows& rows, const Raw<E>& raw) 
   return f;
 }
 
+// Eight of bf16.
+__device__ __forceinline__ void ToFloats(const uint4& raw, float (&f)[kPack]) {
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    f[2 * i] = __uint_as_float(words[i] << 16);
+    f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+  }
+}
+
 // Rounds once.
 template <Elements E>
 __device__ __forceinline__ Raw<E> FromFloats(const Rows& rows, const Floats& f) {

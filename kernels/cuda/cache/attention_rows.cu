@@ -15,15 +15,6 @@ namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 
-__device__ __forceinline__ void ToFloats(const uint4& raw, float (&f)[kPack]) {
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    f[2 * i] = __uint_as_float(words[i] << 16);
-    f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
-
 // What softmax over some positions has come to: the largest score, the sum of weights relative to
 // it, and the weighted sum of values.
 template <int N>

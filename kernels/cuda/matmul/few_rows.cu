@@ -10,15 +10,6 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kPass = kWarp * kPack;  // elements of a line that a warp reads at once
 constexpr int kLine = 64;             // elements of a line of the cache
 
-__device__ __forceinline__ void ToFloats(const uint4& raw, float (&f)[kPack]) {
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    f[2 * i] = __uint_as_float(words[i] << 16);
-    f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
-
 __device__ __forceinline__ float LoadAny(const Rows& rows, int64_t at) {
   return rows.bf16
              ? __uint_as_float(uint32_t{reinterpret_cast<const uint16_t*>(rows.data)[at]} << 16)

@@ -10,14 +10,6 @@ namespace millrace::cuda::one_row {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;  // that form a row
 
-__device__ __forceinline__ void ToFloats(const uint4& raw, float (&f)[kPack]) {
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    f[2 * i] = __uint_as_float(words[i] << 16);
-    f[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-  }
-}
 __device__ __forceinline__ uint4 OfFloats(const float (&f)[kPack]) {
   return make_uint4(PairOfBF16(f[0], f[1]), PairOfBF16(f[2], f[3]), PairOfBF16(f[4], f[5]),
                     PairOfBF16(f[6], f[7]));

@@ -189,8 +189,8 @@ __device__ __forceinline__ void Multiply(const uint4* row, const uint4* segment,
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto pass = [&](const uint4& of_row, const uint4& of_line) {
     float x[kPack], w[kPack];
-    one_row::ToFloats(of_row, x);
-    one_row::ToFloats(of_line, w);
+    ToFloats(of_row, x);
+    ToFloats(of_line, w);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) *sum = __fmaf_rn(x[i], w[i], *sum);
   };
