@@ -45,6 +45,7 @@ RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
       issue.stream = issue.on = op.stream;
       issue.mark = marker.Next(op);
       issue.mark.range = executor_.RangeOf(op);
+      collectives_ |= issue.mark.collective;
       issue.entry = static_cast<int>(e);
       issue.index = static_cast<int>(o);
       const auto recorded = events.find({static_cast<int32_t>(e), static_cast<int32_t>(o)});
@@ -105,6 +106,7 @@ void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
 // Of the linears of one row from `first` on, whose waits are issued, between which nothing waits or
 // is waited for: how many were issued at once, 0 for none.
 size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t first) {
+  if (collectives_) return 0;
   const ExecutorContext& context = executor_.context();
   std::vector<const RowLinearOp<TensorView>*> rows;
   for (size_t i = first; i < issues.size(); ++i) {

@@ -35,7 +35,8 @@ namespace millrace {
 //          begin early (runtime/base/cuda/launch.h). Decoding with a tensor axis is so.
 // Together Linears of one row that stand one behind the other go to the kernel table at once, which
 //          may have one launch for several of them (KernelTable::row_linears). Not where somebody
-//          observes the capture, op by op.
+//          observes the capture, op by op, and not in a step with collectives: such a launch wants
+//          the whole device, which a peers' kernel beside it has a part of.
 // Ranks    All capture or none. Before a capture every rank waits for its device and says whether
 //          it is ready; after it, whether it has captured. Replays of a list are collective.
 class RecordedStep {
@@ -105,6 +106,7 @@ class RecordedStep {
   std::vector<Section> sections_;
   // Where somebody listens.
   RangeName capture_range_ = {}, launch_range_ = {}, together_range_ = {};
+  bool collectives_ = false;  // in the list
   bool issued_ = false, captured_ = false;
   int64_t launches_ = 0, mark_nodes_ = 0;
 };

@@ -11,8 +11,10 @@
 
 #include "comm/comm_set.h"
 #include "comm/local/local_world.h"
+#include "comm/local/run_ranks.h"
 #include "kernels/ops/kernel_table.h"
 #include "runtime/config/load.h"
+#include "runtime/exec/agreement/plan_comms.h"
 #include "runtime/exec/recorded_step.h"
 #include "runtime/run/assemble.h"
 #include "runtime/run/generate/inference_plans.h"
@@ -24,9 +26,9 @@ namespace {
 using Row = RowLinearOp<TensorView>;
 
 // What was issued, in order; of a chain its size as offered, then its linears.
-std::vector<std::string> issued;
-std::vector<const std::byte*> outs;  // of linears
-std::vector<int64_t> places;         // these, from where the arena begins
+thread_local std::vector<std::string> issued;
+thread_local std::vector<const std::byte*> outs;  // of linears
+std::vector<int64_t> places;                      // these of rank 0, from where the arena begins
 size_t most_taken = 0;
 
 template <template <class> class Op>
@@ -57,36 +59,54 @@ struct Looking : CaptureObserver {
 
 class Llama {
  public:
-  Llama() {
-    const std::vector<std::string> sets = {
-        "model.family=llama",     "model.kv_heads=2",       "model.ffn=96",
-        "data.kind=synthetic",    "model.layers=2",         "model.d_model=64",
-        "model.heads=4",          "model.vocab=100",        "model.seq_len=32",
-        "train.micro_batch=1",    "inference.slots=4",      "inference.decode=[1]",
-        "inference.prefill=[16]", "precision.compute=bf16", "precision.norms=compute"};
-    const LoadedConfig loaded = LoadConfig({}, sets, {.world = 1, .has_cuda = true});
-    run_ = Assemble(loaded.config, 1, {.backend = Backend::kCuda}, {std::string(kInferencePlans)});
+  explicit Llama(int tensor = 1) : world_(tensor) {
+    const std::vector<std::string> sets = {"parallel.tensor=" + std::to_string(tensor),
+                                           "model.family=llama",
+                                           "model.kv_heads=2",
+                                           "model.ffn=96",
+                                           "data.kind=synthetic",
+                                           "model.layers=2",
+                                           "model.d_model=64",
+                                           "model.heads=4",
+                                           "model.vocab=100",
+                                           "model.seq_len=32",
+                                           "train.micro_batch=1",
+                                           "inference.slots=4",
+                                           "inference.decode=[1]",
+                                           "inference.prefill=[16]",
+                                           "precision.compute=bf16",
+                                           "precision.norms=compute"};
+    const LoadedConfig loaded = LoadConfig({}, sets, {.world = tensor, .has_cuda = true});
+    run_ =
+        Assemble(loaded.config, tensor, {.backend = Backend::kCuda, .comm_scratch_bytes = 1 << 20},
+                 {std::string(kInferencePlans)});
   }
   const StepPlan& plan() const { return run_.plans.Of(DecodePlan(1)); }
 
-  // What the step issues when it is replayed first, or then captured.
+  // What rank 0 issues when the step is replayed first, or then captured.
   std::vector<std::string> Issued(const KernelTable& table, CaptureObserver* observer = nullptr) {
-    const auto device = test::MakeCapturingDevice();
-    const auto arena = device->Allocate(plan().arena_bytes, "arena");
-    LocalWorld world(1);
-    const auto factory = world.Factory(0);
-    CommSet comms(*factory, {}, CommSharing::kSeparate, {});
-    Executor executor({device.get(), &table, &comms});
-    const Binding binding{&plan(), arena->data(), {}, 0};
-    RecordedStep step(executor, binding, plan().schedule, GraphMode::kStep, observer);
-    if (observer != nullptr) step.Replay(binding);
-    issued.clear(), outs.clear(), places.clear();
-    step.Replay(binding);
-    for (const std::byte* const out : outs) places.push_back(out - arena->data());
-    return issued;
+    std::vector<std::string> of_first;
+    RunRanks(world_, [&](CommFactory& factory) {
+      const auto device = test::MakeCapturingDevice();
+      const auto arena = device->Allocate(plan().arena_bytes, "arena");
+      CommSet comms(factory, run_.layout.mesh, CommSharing::kSeparate,
+                    CommSpecsOf(run_.plans.All()));
+      Executor executor({device.get(), &table, &comms});
+      const Binding binding{&plan(), arena->data(), run_.layout.mesh, factory.rank()};
+      RecordedStep step(executor, binding, plan().schedule, GraphMode::kStep, observer);
+      if (observer != nullptr) step.Replay(binding);
+      issued.clear(), outs.clear();
+      step.Replay(binding);
+      if (factory.rank() > 0) return;
+      of_first = issued;
+      places.clear();
+      for (const std::byte* const out : outs) places.push_back(out - arena->data());
+    });
+    return of_first;
   }
 
  private:
+  LocalWorld world_;
   AssembledRun run_;
 };
 
@@ -125,6 +145,14 @@ TEST_CASE("who looks at each op sees each op", "[exec]") {
   Looking observer;
   CHECK(llama.Issued(NotingTable(), &observer) == kAlone);
   CHECK(observer.ops == static_cast<int>(kAlone.size()));
+}
+
+TEST_CASE("a step with collectives has a kernel to each linear", "[exec]") {
+  most_taken = 4;
+  const std::vector<std::string> ops = Llama(2).Issued(NotingTable());
+  CHECK(std::count(ops.begin(), ops.end(), "row_linear") > 4);
+  CHECK(std::none_of(ops.begin(), ops.end(),
+                     [](const std::string& name) { return name.starts_with("offered"); }));
 }
 
 }  // namespace
