@@ -43,6 +43,7 @@ void MpiRuntime::State::Abort(const std::string& reason, int exit_code) noexcept
   std::fflush(stdout);
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
+  if (before_end) before_end(exit_code);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   _exit(exit_code);
 }
@@ -97,6 +98,10 @@ void MpiRuntime::Abort(const std::string& reason, int exit_code) noexcept {
 
 void MpiRuntime::BeforeAbort(std::function<void(const std::string& reason, int exit_code)> call) {
   state_->before_abort = std::move(call);
+}
+
+void MpiRuntime::BeforeEnd(std::function<void(int exit_code)> call) {
+  state_->before_end = std::move(call);
 }
 
 std::string SingletonTrouble(int world_size,

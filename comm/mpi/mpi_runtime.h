@@ -39,6 +39,8 @@ class MpiRuntime {
   // Called once by the thread that aborts, before it prints; from communicators' aborts, too. To be
   // set before there are other threads. What it uses outlives the runtime. It does not throw.
   void BeforeAbort(std::function<void(const std::string& reason, int exit_code)> call);
+  // The same, after it has printed.
+  void BeforeEnd(std::function<void(int exit_code)> call);
 
   struct State;
   const std::shared_ptr<State>& state() const noexcept { return state_; }

@@ -20,6 +20,7 @@ struct MpiRuntime::State {
   std::atomic<bool> finalized = false;
   std::atomic_flag aborting = ATOMIC_FLAG_INIT;  // the first to abort prints
   std::function<void(const std::string& reason, int exit_code)> before_abort;
+  std::function<void(int exit_code)> before_end;
 
   [[noreturn]] void Abort(const std::string& reason, int exit_code) noexcept;
 };

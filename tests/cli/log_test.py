@@ -4,7 +4,7 @@ import re
 import signal
 import unittest
 
-from harness import (BAD_CONFIG, IO_FAILED, OK, PREEMPTED, PROGRAM, RANK_LOST, CliTest, millrace, program, rank_pids, raw_mpirun, read, start,
+from harness import (BAD_CHECKPOINT, BAD_CONFIG, IO_FAILED, OK, PREEMPTED, PROGRAM, RANK_LOST, CliTest, millrace, program, rank_pids, raw_mpirun, read, start,
                      wait_until)
 
 CRASHED = 70
@@ -172,6 +172,38 @@ class Logs(CliTest):
                 self.assertRegex(self.log(run, 'rank_0.log')[-1], r' error   rank 0  step 4: not saved: ')
                 if name != 'b':
                     self.assertEqual(len(rest), 1, outcome.err)
+
+    def deaf_mpirun(self):
+        """Environment in which mpirun passes on nothing of what ranks say on standard error but who they are, as when it is late itself."""
+        folder = self.path('bin')
+        os.makedirs(folder)
+        with open(os.path.join(folder, 'mpirun'), 'w') as f:
+            # By its name: with a path, mpirun has ranks look for their libraries beside it.
+            f.write('#!/bin/bash\nPATH=${PATH#*:}\nexec 3>&1\nmpirun "$@" 2>&1 >&3 | grep -a --line-buffered millrace-rank >&2\n'
+                    'exit ${PIPESTATUS[0]}\n')
+        os.chmod(f.name, 0o755)
+        return {'PATH': folder + ':' + os.environ['PATH']}
+
+    def test_what_mpirun_does_not_pass_on_is_shown_from_the_logs(self):
+        deaf = self.deaf_mpirun()
+        for verb, who in (('train', 'millrace'), ('launch', 'millrace launch')):
+            config, run = self.config(run='run_' + verb, checkpoint={'every': 4, 'on_error': 'stop', 'asynchronous': False})
+            command = ['train', config] if verb == 'train' else ['launch', '--max-restarts', 0, '--', 'train', config]
+            outcome = self.expect(millrace(*command, ranks=3, env=dict(deaf, MILLRACE_INJECT_DISK='1:full=100')), IO_FAILED)
+            with self.subTest(verb):
+                lines, rest = self.block(outcome.err, who, 0)
+                self.assertRegex(lines[-1], r' debug   rank 0  step 4: saving$')
+                self.assertRegex(rest[0], r'^%s: rank 0: step 4: not saved: rank \d: .*No space left' % who)
+                self.assertEqual(len(rest), 1 if verb == 'train' else 2, outcome.err)
+        # No log has it, and nothing is made up of an earlier start's.
+        path = run.file('logs', 'rank_0.log')
+        outcome = self.expect(millrace('eval', config, '--set', 'model.d_model=48', ranks=3, env=deaf), BAD_CHECKPOINT)
+        self.assertTrue(os.path.exists(path))
+        self.expect_line(outcome.err, r'^millrace: mpirun ended with exit code 4 .*; what the rank said is lost, and no log has it$')
+        self.assertEqual(len(outcome.err.splitlines()), 1, outcome)
+        # Nor is anything missed of a run that ends well.
+        config, run = self.config(run='run_well')
+        self.assertEqual(self.expect(millrace('train', config, ranks=3, env=deaf), OK).err, '')
 
     def test_mistakes_of_the_user_are_said_alone(self):
         config, run = self.config(data={'path': self.path('none.txt')})

@@ -195,6 +195,31 @@ TEST_CASE("a later start appends behind a numbered line", "[cli][log]") {
   REQUIRE(LastLinesOf(folder / "none", 20, "").empty());
 }
 
+TEST_CASE("the last error of a log comes back as it was said", "[cli][log]") {
+  const Folder folder;
+  const std::string path = folder / "logs/rank_3.log";
+  const std::string text = "not saved:\n  a: No space left\n  b: the same";
+  for (const bool again : {false, true}) {
+    Terminal terminal;
+    ProgramLog log("millrace", "rank 3", terminal.get());
+    log.OpenFile(folder / "logs", "rank_3.log", "a test");
+    log.Write(LogLevel::kDebug, kAll, "step 4: saving");
+    log.Write(LogLevel::kWarning, kThis, "error   rank 3  of a disk");
+    if (again) continue;
+    log.LastWords(text, ExitCode(ErrorCode::kIo));
+    const std::optional<LoggedError> error = LastErrorOf(LastLinesOf(path, 20, ""));
+    REQUIRE(error);
+    REQUIRE(error->text == text);
+    REQUIRE(error->time == LastLinesOf(path, 20, "").at(2).substr(0, error->time.size()));
+    REQUIRE(error->time.back() == 'Z');
+    REQUIRE(error->before.size() == 2);
+    REQUIRE(Rest(error->before.at(0)) == "debug   rank 3  step 4: saving");
+    REQUIRE(LastErrorOf({"    error   rank 3  x", "error   rank 3  x", "", "T error   x"}) ==
+            std::nullopt);
+  }
+  REQUIRE_FALSE(LastErrorOf(LastLinesOf(path, 20, "")));  // an error of an earlier start
+}
+
 TEST_CASE("a full file is put aside, one at most, and each begins with the header", "[cli][log]") {
   const Folder folder;
   const std::string path = folder / "logs/rank_0.log";

@@ -70,6 +70,26 @@ TEST_CASE("the program's own codes pass through without a word", "[launch]") {
   CHECK(Judge(End(70), kOther, 0).reason == "mpirun ended with exit code 70 (internal)");
 }
 
+TEST_CASE("words that mpirun has not passed on are missed", "[launch]") {
+  for (const int code : {2, 3, 4, 5, 70, 71, 72, 73, 74, 75, 77}) {
+    INFO("exit code " << code);
+    JobEnd end = End(code);
+    CHECK(Judge(end, kMpirun, 0).unsaid);
+    CHECK(Judge(Said(code, kSegfault), kMpirun, 1).unsaid);
+    CHECK_FALSE(Judge(end, kOther, 0).unsaid);  // it may announce nothing
+    CHECK_FALSE(Judge(end, kAlone, 0).unsaid);
+    end.said.announced_code = code;
+    CHECK_FALSE(Judge(end, kMpirun, 0).unsaid);
+  }
+  // No rank's word was to come: success, a code of mpirun's own, a signal, ranks that never ran.
+  CHECK_FALSE(Judge(End(0), kMpirun, 0).unsaid);
+  CHECK_FALSE(Judge(End(213), kMpirun, 0).unsaid);
+  CHECK_FALSE(Judge(Lost(SIGKILL), kMpirun, 0).unsaid);
+  JobEnd never;
+  never.code = 71;
+  CHECK_FALSE(Judge(never, kMpirun, 0).unsaid);
+}
+
 TEST_CASE("a rank that a signal ended is named", "[launch]") {
   const Verdict killed = Judge(Lost(SIGKILL), kMpirun, 0);
   CHECK(killed.exit_code == 72);

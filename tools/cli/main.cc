@@ -30,31 +30,36 @@ void RequireAlone(const RankOptions& options, const std::string& verb) {
              verb == "plan" || verb == "config" ? ". --world N is for N ranks" : "");
 }
 
+int Main(const char* program, std::vector<std::string> words) {
+  std::string verb;
+  try {
+    const bool is_rank = AnnounceRank(words);
+    std::optional<RankOptions> ranks;
+    if (!is_rank) ranks = TakeRankOptions(words);
+    if (!words.empty()) verb = words.front();
+    PrepareStandardStreams(verb);
+    if (ranks && RunsAsRanks(verb)) return LaunchOnce(*ranks, words);
+    if (verb != "launch")
+      UnblockStopSignals();
+    else if (ranks)
+      words = LaunchWords(*ranks, words);
+    const Command command = ParseCommandLine(program, words);
+    if (ranks && verb != "launch") RequireAlone(*ranks, verb);
+    return FinishStandardOutput(verb, command());
+  } catch (const Error& error) {
+    std::cerr << "millrace: " << error.what() << std::endl;
+    return ExitCode(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "millrace: " << error.what() << std::endl;
+    return ExitCode(ErrorCode::kInternal);
+  }
+}
+
 }  // namespace
 }  // namespace millrace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> words(argv + 1, argv + argc);
-  std::string verb;
-  try {
-    const bool is_rank = millrace::AnnounceRank(words);
-    std::optional<millrace::RankOptions> ranks;
-    if (!is_rank) ranks = millrace::TakeRankOptions(words);
-    if (!words.empty()) verb = words.front();
-    millrace::PrepareStandardStreams(verb);
-    if (ranks && millrace::RunsAsRanks(verb)) return millrace::LaunchOnce(*ranks, words);
-    if (verb != "launch")
-      millrace::UnblockStopSignals();
-    else if (ranks)
-      words = millrace::LaunchWords(*ranks, words);
-    const millrace::Command command = millrace::ParseCommandLine(argv[0], words);
-    if (ranks && verb != "launch") millrace::RequireAlone(*ranks, verb);
-    return millrace::FinishStandardOutput(verb, command());
-  } catch (const millrace::Error& error) {
-    std::cerr << "millrace: " << error.what() << std::endl;
-    return millrace::ExitCode(error.code());
-  } catch (const std::exception& error) {
-    std::cerr << "millrace: " << error.what() << std::endl;
-    return millrace::ExitCode(millrace::ErrorCode::kInternal);
-  }
+  const int code = millrace::Main(argv[0], std::vector<std::string>(argv + 1, argv + argc));
+  if (code != 0) millrace::AnnounceEnd(code);
+  return code;
 }

@@ -168,10 +168,9 @@ int RunOnRanks(const ConfigArguments& arguments, const PlanSelection& plans,
   }
   DieWithParent();
   MpiRuntime mpi(nullptr, nullptr);
-  mpi.BeforeAbort([&log](const std::string& reason, int code) noexcept {
-    AnnounceEnd(code);
-    log.LastWords(reason, code);
-  });
+  mpi.BeforeAbort(
+      [&log](const std::string& reason, int code) noexcept { log.LastWords(reason, code); });
+  mpi.BeforeEnd(AnnounceEnd);
   try {
     const std::unique_ptr<CommFactory> factory = MakeMpiCommFactory(mpi);
     const EndJob end_job = [&mpi](const std::string& reason) {

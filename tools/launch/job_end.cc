@@ -147,8 +147,12 @@ Verdict OfMpirun(const JobEnd& end, const JobKind& kind, int stop_requests) {
 
 Verdict Judge(const JobEnd& end, const JobKind& kind, int stop_requests) {
   if (kind.leader.empty() && end.code == 0) return {};
-  return kind.leader.empty() ? OfOneProcess(end, kind, stop_requests)
-                             : OfMpirun(end, kind, stop_requests);
+  if (kind.leader.empty()) return OfOneProcess(end, kind, stop_requests);
+  Verdict verdict = OfMpirun(end, kind, stop_requests);
+  // A rank announces its end behind its words, in the same stream.
+  verdict.unsaid = kind.announces && verdict.sentence.empty() && ErrorOf(verdict.exit_code) &&
+                   !end.said.announced_code;
+  return verdict;
 }
 
 std::string StuckWords(Stuck stuck) {

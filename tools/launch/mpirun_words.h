@@ -31,7 +31,7 @@ struct MpirunFacts {
   };
   std::optional<LostRank> lost_rank;  // the first one of which mpirun said that a signal ended it
   std::optional<int> code;            // with which, as it said first, a rank ended the job
-  std::optional<int> announced_code;  // with which a rank said itself that it ends the job
+  std::optional<int> announced_code;  // with which a rank said itself that it ends, or ends the job
   // "host NAME", the first one that was said not to answer; "a host" where its name was not said;
   // "" for none. Also said of a host on which a mere rank was lost.
   std::string lost_host;
@@ -74,8 +74,9 @@ std::string NewRankToken();
 // was there. Says the announcement where Open MPI started this process.
 bool AnnounceRank(std::vector<std::string>& words);
 
-// For a rank that is about to end the job. mpirun may never say so: towards a host that has fallen
-// silent it waits for an answer first. Nothing where AnnounceRank has not spoken.
+// For a rank that is about to end with a code other than 0 and has said why: whoever reads this has
+// read that, too. mpirun may never say so: towards a host that has fallen silent it waits for an
+// answer first. Nothing where AnnounceRank has not spoken.
 void AnnounceEnd(int exit_code) noexcept;
 
 }  // namespace millrace

@@ -19,6 +19,7 @@
 #include "runtime/data/restart_log.h"
 #include "runtime/data/run_lock.h"
 #include "runtime/run/huggingface/exchange.h"
+#include "tools/cli/launch/last_words.h"
 #include "tools/cli/launch/metrics_watch.h"
 #include "tools/cli/launch/this_program.h"
 #include "tools/cli/terminal/program_log.h"
@@ -123,11 +124,13 @@ class Supervisor {
         Say("stopped before the run was started");
         return ExitCode(ErrorCode::kPreempted);
       }
-      const AttemptEnd end = Attempt();
+      AttemptEnd end = Attempt();
       scratch_.Clear();
       const auto noticed = Clock::now();
-      if (stop_.asked() || stop_.forced()) return Stopped(end.verdict);
-      if (end.verdict.lost_rank) ShowLastLines(*end.verdict.lost_rank);
+      const bool stopped = stop_.asked() || stop_.forced();
+      if (stopped) end.verdict.lost_rank.reset();
+      ShowLastWords(end.verdict, LogFolder(run_dir_), began_, log_);
+      if (stopped) return Stopped(end.verdict);
       const Decision decision = policy_.After(end);
       if (end.verdict.reason.empty() || end.verdict.exit_code == ExitCode(ErrorCode::kPreempted))
         return end.verdict.exit_code;
@@ -160,12 +163,6 @@ class Supervisor {
 
   void Say(const std::string& text) const { log_.Info(LogScope::kAllRanks, text); }
   void Warn(const std::string& text) const { log_.Warning(LogScope::kAllRanks, text); }
-
-  // Of a rank that a signal ended, and which could not show them itself.
-  void ShowLastLines(int rank) const {
-    const std::string path = LogFolder(run_dir_) + "/" + LogName(rank);
-    log_.ShowLinesOfRank(rank, path, LastLinesOf(path, ProgramLog::kLastLines, began_));
-  }
 
   AttemptEnd Attempt() {
     began_ = TimeNowUtc();

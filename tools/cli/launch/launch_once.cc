@@ -14,7 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
 #include "runtime/data/restart_log.h"
-#include "tools/cli/terminal/log_file.h"
+#include "tools/cli/launch/last_words.h"
 #include "tools/cli/terminal/program_log.h"
 #include "tools/launch/job.h"
 
@@ -53,21 +53,15 @@ void Say(const std::string& text) {
   if (!text.empty()) std::fputs(fmt::format("millrace: {}.\n", text).c_str(), stderr);
 }
 
-// The last lines of a rank that a signal ended, which could not show them itself. Nothing where the
-// newest start in its log is not of this job.
-void ShowLastLines(const std::string& note, int rank, const std::string& began) {
-  std::string folder;
-  std::getline(std::ifstream(note), folder);
-  if (folder.empty()) return;
-  const std::string path = folder + "/" + LogName(rank);
-  ProgramLog().ShowLinesOfRank(rank, path, LastLinesOf(path, ProgramLog::kLastLines, began));
-}
-
 int ExitCodeOf(const JobEnd& end, const JobKind& kind, const std::string& logs_note,
                const std::string& began) {
-  const Verdict verdict = Judge(end, kind, StopRequests());
+  Verdict verdict = Judge(end, kind, StopRequests());
   Say(StuckWords(end.stuck));
-  if (verdict.lost_rank && StopRequests() == 0) ShowLastLines(logs_note, *verdict.lost_rank, began);
+  if (StopRequests() > 0) verdict.lost_rank.reset();
+  std::string logs;
+  std::getline(std::ifstream(logs_note), logs);
+  ProgramLog log;
+  ShowLastWords(verdict, logs, began, log);
   Say(verdict.sentence);
   return verdict.exit_code;
 }

@@ -22,6 +22,7 @@ namespace {
 
 constexpr std::chrono::seconds kLastPatience(3);
 constexpr std::string_view kStart = "  start ";  // in a header, behind who
+constexpr std::string_view kErrorLevel = "error   ", kIndent = "    ";
 
 spdlog::level::level_enum LevelOf(LogLevel level) {
   switch (level) {
@@ -75,8 +76,8 @@ std::string LogLine(std::chrono::system_clock::time_point time, LogLevel level,
   thread_local spdlog::pattern_formatter formatter("%Y-%m-%dT%H:%M:%S.%eZ %-7l %n  %v",
                                                    spdlog::pattern_time_type::utc, "");
   std::string indented = text;
-  for (size_t at = 0; (at = indented.find('\n', at)) != indented.npos; at += 5)
-    indented.insert(at + 1, "    ");
+  for (size_t at = 0; (at = indented.find('\n', at)) != indented.npos; at += 1 + kIndent.size())
+    indented.insert(at + 1, kIndent);
   spdlog::memory_buf_t line;
   formatter.format(
       spdlog::details::log_msg(time, spdlog::source_loc(), who, LevelOf(level), indented), line);
@@ -224,6 +225,23 @@ std::vector<std::string> LastLinesOf(const std::string& path, size_t count,
               lines.begin() + static_cast<std::ptrdiff_t>(
                                   std::max(begin, lines.size() - std::min(lines.size(), count))));
   return lines;
+}
+
+std::optional<LoggedError> LastErrorOf(std::vector<std::string> lines) {
+  for (size_t i = lines.size(); i-- > 0;) {
+    const std::string& line = lines[i];
+    const size_t level = line.find(' ') + 1, who = line.find(kErrorLevel);
+    if (line.empty() || line[0] == ' ' || who != level) continue;
+    const size_t text = line.find("  ", who + kErrorLevel.size());
+    if (text == line.npos) continue;
+    LoggedError error = {line.substr(0, level - 1), line.substr(text + 2), {}};
+    for (size_t next = i + 1; next < lines.size() && lines[next].starts_with(kIndent); ++next)
+      error.text += "\n" + lines[next].substr(kIndent.size());
+    lines.resize(i);
+    error.before = std::move(lines);
+    return error;
+  }
+  return std::nullopt;
 }
 
 }  // namespace millrace

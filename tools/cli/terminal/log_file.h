@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,5 +64,13 @@ int64_t StartsIn(const std::string& path);
 // ("2026-11-22T08:49:04Z", or "" for any), or where there is no such file.
 std::vector<std::string> LastLinesOf(const std::string& path, size_t count,
                                      const std::string& since);
+
+// The last error among lines of a rank's log.
+struct LoggedError {
+  std::string time;
+  std::string text;                 // as it was said
+  std::vector<std::string> before;  // the lines before it
+};
+std::optional<LoggedError> LastErrorOf(std::vector<std::string> lines);
 
 }  // namespace millrace
