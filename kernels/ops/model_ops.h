@@ -396,8 +396,9 @@ struct AddBiasOp : NoAttrs {
   }
 };
 
-// out[r,c] = x[r,c], bit for bit: columns of a fused row on their way to a communicator, or back.
-// One dtype, x and out [R,C], strided in dim 0.
+// out[r,c] = x[r,c], bit for bit: columns of a fused row on their way to a communicator, or back;
+// weights on their way to another process. One dtype, x and out [R,C], strided in dim 0; out also
+// turned, with columns of neighbours (strides 1 and >= R). No overlap.
 template <class V>
 struct CopyRowsOp : NoAttrs {
   using Attrs = NoAttrs;

@@ -20,7 +20,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "runtime/base/device.h"
@@ -64,6 +63,7 @@ class Engine {
   Stream& stream(StreamId id);
   Device& device() const { return *context_.device; }
   CommSet& comms() { return *context_.comms; }
+  const KernelTable& kernels() const { return *context_.kernels; }
   ProgressMarks* marks() const { return context_.marks; }
 
   // Master weights by the counter-based generator, moments zero, scalars zero.

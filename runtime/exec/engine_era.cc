@@ -1,4 +1,6 @@
 // The engine's plans of inference: one era, whose prologue is run when it is asked for.
+#include <utility>
+
 #include "runtime/base/error.h"
 #include "runtime/exec/engine.h"
 #include "runtime/exec/executor.h"

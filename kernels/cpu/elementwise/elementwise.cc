@@ -1,5 +1,6 @@
 #include "kernels/cpu/elementwise/elementwise.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/magnitude.h"
@@ -27,6 +28,18 @@ void CopyOrAdd(const TensorView& x, const TensorView& out, bool accumulate, cons
     float buffer[kChunk];
     StoreOrAdd(to, c, n, Load(in, c, n, buffer), accumulate);
   });
+}
+
+// By tiles, of which the lines of both sides stay in a cache.
+void TurnRows(const TensorView& x, const TensorView& out, int64_t size) {
+  constexpr int64_t kTile = 16;
+  const int64_t rows = x.dim(0), columns = x.dim(1);
+  for (int64_t top = 0; top < rows; top += kTile)
+    for (int64_t left = 0; left < columns; left += kTile)
+      for (int64_t r = top; r < std::min(rows, top + kTile); ++r)
+        for (int64_t c = left; c < std::min(columns, left + kTile); ++c)
+          std::memcpy(out.data + (r + c * out.stride(1)) * size,
+                      x.data + (r * x.stride(0) + c) * size, static_cast<size_t>(size));
 }
 
 }  // namespace
@@ -65,9 +78,12 @@ void AddBias(const AddBiasOp<TensorView>& op, Stream&) {
 
 void CopyRows(const CopyRowsOp<TensorView>& op, Stream&) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1), size = Bytes(op.x.dtype());
+  const bool turned = columns > 1 && op.out.stride(1) != 1;
   MR_CHECK(op.out.dim(0) == rows && op.out.dim(1) == columns && op.out.dtype() == op.x.dtype() &&
-               (columns <= 1 || (op.x.stride(1) == 1 && op.out.stride(1) == 1)),
+               (columns <= 1 || op.x.stride(1) == 1) &&
+               (!turned || rows <= 1 || op.out.stride(0) == 1),
            "copy_rows: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
+  if (turned) return TurnRows(op.x, op.out, size);
   for (int64_t r = 0; r < rows; ++r)
     std::memcpy(op.out.data + r * op.out.stride(0) * size, op.x.data + r * op.x.stride(0) * size,
                 static_cast<size_t>(columns * size));

@@ -41,11 +41,22 @@ void CudaAddBias(const AddBiasOp<TensorView>& op, Stream& stream) {
 
 void CudaCopyRows(const CopyRowsOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.x.dim(0), columns = op.x.dim(1), size = Bytes(op.x.dtype());
+  const bool turned = columns > 1 && op.out.stride(1) != 1;
   MR_CHECK(op.out.dim(0) == rows && op.out.dim(1) == columns && op.out.dtype() == op.x.dtype() &&
-               (columns <= 1 || (op.x.stride(1) == 1 && op.out.stride(1) == 1)),
+               (columns <= 1 || op.x.stride(1) == 1) &&
+               (!turned || rows <= 1 || op.out.stride(0) == 1),
            "copy_rows: x is {}, out is {}", ToString(op.x.layout), ToString(op.out.layout));
   if (rows == 0 || columns == 0) return;
+  if (turned)
+    return LaunchTurnRows(op.x.data, op.out.data,
+                          {rows, columns, op.x.stride(0), op.out.stride(1), size},
+                          LaunchOn(stream));
   const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * size); };
+  if (rows == 1) {  // of any length: a pitch has its limit
+    MR_CUDA(cudaMemcpyAsync(op.out.data, op.x.data, bytes(columns), cudaMemcpyDeviceToDevice,
+                            LaunchOn(stream).stream));
+    return;
+  }
   MR_CUDA(cudaMemcpy2DAsync(op.out.data, bytes(op.out.stride(0)), op.x.data, bytes(op.x.stride(0)),
                             bytes(columns), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice,
                             LaunchOn(stream).stream));

@@ -9,6 +9,8 @@
 #include "runtime/api/c/sized.h"
 #include "runtime/api/c/status.h"
 #include "runtime/api/memory_to_share.h"
+#include "runtime/base/stream.h"
+#include "runtime/exec/engine.h"
 #include "runtime/exec/logical_tensors.h"
 
 namespace millrace {
@@ -30,11 +32,18 @@ void LinkedRun::ShareWeights(mr_shared_weights* out) {
   });
   mr_shared_weights shared{};
   Touch([&] {
-    ForEachLogicalTensor(session_->engine(), kMasterSlot.name,
-                         [&](const ParamPlacement& param, std::span<const float> values) {
-                           if (memory) weights->Write(param.spec.name, values, *memory);
-                         });
+    Engine& engine = session_->engine();
+    auto& stream = engine.stream(StreamId::kCompute);
+    ForEachLogicalTensor(
+        engine, kMasterSlot.name,
+        [&](const ParamPlacement& param, const TensorView& values) {
+          if (memory) weights->Place(param.spec.name, values, *memory, engine.kernels(), stream);
+        },
+        [&](const ParamPlacement& param, std::span<const float> values) {
+          if (memory) weights->Write(param.spec.name, values, *memory);
+        });
     if (!memory) return;
+    stream.Sync();
     manifest_ = weights->Manifest(*memory, version_);
     shared.on_gpu = memory->gpu().empty() ? 0 : 1;
     shared.bytes = memory->bytes();

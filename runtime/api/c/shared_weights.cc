@@ -47,4 +47,24 @@ void SharedWeights::Write(const std::string& param, std::span<const float> value
   }
 }
 
+void SharedWeights::Place(const std::string& param, const TensorView& values, SharedMemory& memory,
+                          const KernelTable& kernels, Stream& stream) const {
+  for (const HuggingFaceTensor& tensor : tensors_) {
+    if (tensor.param != param) continue;
+    const int64_t columns = tensor.columns, width = tensor.stored_columns;
+    const int64_t rows = tensor.numel() / (width > 0 ? width : columns);
+    TensorView from = {values.data + tensor.first_row * columns * kSize,
+                       DenseLayout(DType::kF32, {rows, columns})};
+    TensorView to = {memory.data() + at_.at(tensor.name) + tensor.first_column * kSize,
+                     from.layout};
+    if (tensor.transposed)
+      to.layout.strides = {1, rows};
+    else if (width > 0)
+      to.layout.strides = {width, 1};
+    else
+      to.layout = from.layout = DenseLayout(DType::kF32, {1, rows * columns});
+    kernels.copy_rows({{}, from, to}, stream);
+  }
+}
+
 }  // namespace millrace

@@ -57,6 +57,8 @@ class CudaSharedMemory final : public SharedMemory {
   int64_t bytes() const noexcept override { return bytes_; }
   const std::string& gpu() const noexcept override { return gpu_; }
 
+  std::byte* data() noexcept override { return reinterpret_cast<std::byte*>(at_); }
+
   void Write(int64_t at, const void* from, int64_t bytes) override {
     MR_CHECK(mapped_ && 0 <= at && 0 <= bytes && bytes <= bytes_ - at,
              "[{}, {}) of {}, or they are shared", at, at + bytes, what_);

@@ -83,6 +83,21 @@ void JoinColumnsCase(const Subject& subject, Random& random) {
   });
 }
 
+void CopyRowsCase(const Subject& subject, Random& random, DType dtype, int64_t rows,
+                  int64_t columns) {
+  constexpr Strides kStrides[] = {Strides::kDense, Strides::kPadded, Strides::kTransposed};
+  Memory memory;
+  CopyRowsOp<TensorView> op{};
+  op.x = memory.New(dtype, {rows, columns}, kStrides[Pick(random, 0, 1)]);
+  ForEach(op.x.layout, [&](const Index& i) {
+    Set(op.x, i, static_cast<double>((i[0] * 131 + i[1] * 7) % 251));
+  });
+  op.out = memory.New(dtype, {rows, columns}, kStrides[Pick(random, 0, 2)]);
+  Run(subject, memory, subject.table.copy_rows, op);
+  INFO("copy_rows " << ToString(op.x.layout) << " to " << ToString(op.out.layout));
+  CHECK(SameBits(op.out, op.x));
+}
+
 // Integers are counted from 1.
 void ZeroRangesCase(const Subject& subject, Random& random, DType dtype, int64_t n) {
   Memory memory;
@@ -124,6 +139,9 @@ void ElementwiseContract(const Subject& subject) {
     for (const DType dtype : {PickFloat(random), DType::kI32, DType::kI64})
       ZeroRangesCase(subject, random, dtype, n);
     JoinColumnsCase(subject, random);
+    for (const DType dtype : {PickFloat(random), DType::kI64, DType::kI32, DType::kU8})
+      CopyRowsCase(subject, random, dtype, repeat < 2 ? repeat : Pick(random, 1, n > 600 ? 3 : 150),
+                   n);
   }
   // Downcasting keeps NaN and infinity what they are.
   Memory memory;

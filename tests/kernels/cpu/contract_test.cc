@@ -83,7 +83,7 @@ TEST_CASE("gated_norm") { GatedNormContract(Cpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Cpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Cpu().subject); }
 TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Cpu().subject); }
-TEST_CASE("add, join_columns, cast, concat, accumulate, zero_ranges") {
+TEST_CASE("add, join_columns, copy_rows, cast, concat, accumulate, zero_ranges") {
   ElementwiseContract(Cpu().subject);
 }
 TEST_CASE("finite_scan") { FiniteScanContract(Cpu().subject); }

@@ -92,7 +92,7 @@ TEST_CASE("gated_norm") { GatedNormContract(Gpu().subject); }
 TEST_CASE("gated_norm_grad") { GatedNormGradContract(Gpu().subject); }
 TEST_CASE("cross_entropy") { CrossEntropyContract(Gpu().subject); }
 TEST_CASE("cross_entropy, weighted and as a policy gradient") { PolicyLossContract(Gpu().subject); }
-TEST_CASE("add, join_columns, cast, concat, accumulate, zero_ranges") {
+TEST_CASE("add, join_columns, copy_rows, cast, concat, accumulate, zero_ranges") {
   ElementwiseContract(Gpu().subject);
 }
 TEST_CASE("finite_scan") { FiniteScanContract(Gpu().subject); }

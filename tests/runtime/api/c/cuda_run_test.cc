@@ -15,7 +15,9 @@
 #include "runtime/api/c/millrace_dlpack.h"
 #include "runtime/base/cuda/driver_function.h"
 #include "runtime/base/cuda/virtual_memory.h"
+#include "runtime/data/safetensors/safetensors_folder.h"
 #include "tests/runtime/api/c/answers.h"
+#include "tests/runtime/data/temp_dir.h"
 
 namespace millrace::test {
 namespace {
@@ -229,6 +231,39 @@ TEST_CASE("exported weights lie on the GPU, with the bits of the lent ones", "[a
   const std::vector<float> floats = FloatsBehind(shared);
   REQUIRE(at + lent.size() <= floats.size());
   CHECK(std::equal(lent.begin(), lent.end(), floats.begin() + static_cast<std::ptrdiff_t>(at)));
+}
+
+// Those of GPT-2 are stored turned; the other has parts of fused ones, experts, and a stored matrix
+// that is columns of two parameters.
+TEST_CASE("exported weights are those of the folder that mr_export writes", "[api][c][gpu]") {
+  for (const std::string model : {R"("family": "gpt2", "ffn": 256, "d_model": 64)",
+                                  R"("family": "qwen3_moe", "d_model": 64, "kv_heads": 1,
+                                     "mtp": {"depth": 2}, "moe": {"experts": 3, "ffn": 72})"}) {
+    CAPTURE(model);
+    const TempDir folder;
+    const Linked run(R"({"model": {)" + model +
+                     R"(, "layers": 2, "heads": 2, "seq_len": 16, "vocab": 61},
+                         "train": {"micro_batch": 2, "accumulate": 1},
+                         "execution": {"backend": "cuda"}})");
+    INFO(run.created().message);
+    REQUIRE_CODE(mr_init(run), MR_OK);
+    REQUIRE_CODE(mr_export(run, (folder / "hf").c_str()), MR_OK);
+    mr_shared_weights shared = Sized<mr_shared_weights>();
+    REQUIRE_CODE(mr_weights_export(run, &shared), MR_OK);
+    const auto tensors = nlohmann::json::parse(shared.manifest)["tensors"];
+    const std::vector<float> floats = FloatsBehind(shared);
+    const SafetensorsFolder stored(folder / "hf");
+    CHECK(tensors.size() == stored.names().size());
+    for (const std::string& name : stored.names()) {
+      CAPTURE(name);
+      std::vector<float> expected(static_cast<size_t>(stored.Tensor(name).numel));
+      stored.ReadFloats(name, 0, std::ssize(expected), expected.data());
+      const size_t at = tensors.at(name)["offset"].get<size_t>() / sizeof(float);
+      REQUIRE(at + expected.size() <= floats.size());
+      CHECK(std::equal(expected.begin(), expected.end(),
+                       floats.begin() + static_cast<std::ptrdiff_t>(at)));
+    }
+  }
 }
 
 }  // namespace
