@@ -41,32 +41,10 @@ std::vector<std::string> GatherShards(Engine& engine, std::string_view slot, Fla
   return shards;
 }
 
-// Of a flat with one holder, this rank.
-TensorView WholeOnDevice(Engine& engine, std::string_view slot, ParamId id) {
-  const ShardLayout& layout = engine.layout();
-  const ParamPlacement& param = layout.param(id);
-  TensorView whole = engine.ShardView(slot, param.flat);
-  int runs = 0;
-  ForEachRun(layout, id, engine.comms().world().rank(), [&](const ParamRun& run) {
-    MR_CHECK(++runs == 1 && run.numel == param.spec.numel() && whole.dtype() == DType::kF32,
-             "{} of {} is not whole, or is {}", slot, param.spec.name, Name(whole.dtype()));
-    whole.data += run.local * Bytes(whole.dtype());
-    whole.layout = DenseLayout(whole.dtype(), {run.numel});
-  });
-  return whole;
-}
-
 }  // namespace
 
 void ForEachLogicalTensor(
     Engine& engine, std::string_view slot,
-    const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
-  ForEachLogicalTensor(engine, slot, nullptr, f);
-}
-
-void ForEachLogicalTensor(
-    Engine& engine, std::string_view slot,
-    const std::function<void(const ParamPlacement&, const TensorView&)>& on_device,
     const std::function<void(const ParamPlacement&, std::span<const float>)>& f) {
   const ShardLayout& layout = engine.layout();
   // Parameters of one unit may lie in several flats: keep the flats of the unit at hand, and those
@@ -77,10 +55,6 @@ void ForEachLogicalTensor(
     const ParamPlacement& param = layout.param(id);
     const FlatId flat = param.flat;
     if (!layout.flat(flat).Keeps(slot)) continue;
-    if (on_device && layout.mesh.Size(layout.flat(flat).holders()) == 1) {
-      on_device(param, WholeOnDevice(engine, slot, id));
-      continue;
-    }
     if (!at_hand.contains(flat)) {
       std::erase_if(at_hand, [&](const auto& entry) {
         const UnitId unit = layout.flat(entry.first).key.unit;

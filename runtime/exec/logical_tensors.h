@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/tensor_view.h"
 #include "runtime/plan/layout/shard_layout.h"
 
 namespace millrace {
@@ -20,12 +19,6 @@ class Engine;
 // rank calls it and sees every tensor.
 void ForEachLogicalTensor(
     Engine& engine, std::string_view slot,
-    const std::function<void(const ParamPlacement&, std::span<const float>)>& f);
-// The same where `on_device` is called instead for each parameter that every rank has whole: its
-// values, f32 [numel], where they lie on this rank's device, to be read while no plan runs.
-void ForEachLogicalTensor(
-    Engine& engine, std::string_view slot,
-    const std::function<void(const ParamPlacement&, const TensorView&)>& on_device,
     const std::function<void(const ParamPlacement&, std::span<const float>)>& f);
 
 // Writes this rank's shards from logical tensors: `read(param)` gives the logical values [numel],

@@ -179,8 +179,7 @@ class Logs(CliTest):
         os.makedirs(folder)
         with open(os.path.join(folder, 'mpirun'), 'w') as f:
             # By its name: with a path, mpirun has ranks look for their libraries beside it.
-            f.write('#!/bin/bash\nPATH=${PATH#*:}\nexec 3>&1\nmpirun "$@" 2>&1 >&3 | grep -a --line-buffered millrace-rank >&2\n'
-                    'exit ${PIPESTATUS[0]}\n')
+            f.write('#!/bin/bash\nPATH=${PATH#*:}\nexec mpirun "$@" 2> >(exec grep -a --line-buffered millrace-rank >&2)\n')
         os.chmod(f.name, 0o755)
         return {'PATH': folder + ':' + os.environ['PATH']}
 
@@ -201,9 +200,14 @@ class Logs(CliTest):
         self.assertTrue(os.path.exists(path))
         self.expect_line(outcome.err, r'^millrace: mpirun ended with exit code 4 .*; what the rank said is lost, and no log has it$')
         self.assertEqual(len(outcome.err.splitlines()), 1, outcome)
-        # Nor is anything missed of a run that ends well.
+        # Nor is anything missed of a run that ends well, or on request.
         config, run = self.config(run='run_well')
         self.assertEqual(self.expect(millrace('train', config, ranks=3, env=deaf), OK).err, '')
+        config, run = self.config(run='run_stopped', train={'steps': 1000000}, checkpoint={'every': 0})
+        job = start('train', config, ranks=3, env=deaf)
+        wait_until(lambda: len(run.metrics()) >= 5, 'step 5', job=job)
+        job.signal(signal.SIGUSR1)
+        self.assertEqual(self.expect(job.end(), PREEMPTED).err, '')
 
     def test_mistakes_of_the_user_are_said_alone(self):
         config, run = self.config(data={'path': self.path('none.txt')})

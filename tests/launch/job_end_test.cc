@@ -71,7 +71,7 @@ TEST_CASE("the program's own codes pass through without a word", "[launch]") {
 }
 
 TEST_CASE("words that mpirun has not passed on are missed", "[launch]") {
-  for (const int code : {2, 3, 4, 5, 70, 71, 72, 73, 74, 75, 77}) {
+  for (const int code : {2, 3, 4, 5, 70, 71, 72, 73, 74, 77}) {
     INFO("exit code " << code);
     JobEnd end = End(code);
     CHECK(Judge(end, kMpirun, 0).unsaid);
@@ -81,8 +81,10 @@ TEST_CASE("words that mpirun has not passed on are missed", "[launch]") {
     end.said.announced_code = code;
     CHECK_FALSE(Judge(end, kMpirun, 0).unsaid);
   }
-  // No rank's word was to come: success, a code of mpirun's own, a signal, ranks that never ran.
+  // No rank's word was to come: success, a stop on request, a code of mpirun's own, a signal, ranks
+  // that never ran.
   CHECK_FALSE(Judge(End(0), kMpirun, 0).unsaid);
+  CHECK_FALSE(Judge(End(75), kMpirun, 1).unsaid);
   CHECK_FALSE(Judge(End(213), kMpirun, 0).unsaid);
   CHECK_FALSE(Judge(Lost(SIGKILL), kMpirun, 0).unsaid);
   JobEnd never;

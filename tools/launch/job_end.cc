@@ -149,9 +149,10 @@ Verdict Judge(const JobEnd& end, const JobKind& kind, int stop_requests) {
   if (kind.leader.empty() && end.code == 0) return {};
   if (kind.leader.empty()) return OfOneProcess(end, kind, stop_requests);
   Verdict verdict = OfMpirun(end, kind, stop_requests);
-  // A rank announces its end behind its words, in the same stream.
-  verdict.unsaid = kind.announces && verdict.sentence.empty() && ErrorOf(verdict.exit_code) &&
-                   !end.said.announced_code;
+  // A rank announces its end behind its words, in the same stream. Who stops on request has none.
+  const std::optional<ErrorCode> error = ErrorOf(verdict.exit_code);
+  verdict.unsaid = kind.announces && verdict.sentence.empty() && error &&
+                   *error != ErrorCode::kPreempted && !end.said.announced_code;
   return verdict;
 }
 
