@@ -17,10 +17,8 @@ class SharedMemory {
   virtual int64_t bytes() const noexcept = 0;  // whole pages: what is to be mapped
   // The GPU that has it, as nvidia-smi names it ("GPU-1b2c..."); "": host memory.
   virtual const std::string& gpu() const noexcept = 0;
-  // Where it lies, on the device that has it, to be written by its streams; until it is shared.
+  // Where it lies, on the device that has it, to be written by its streams; null once it is shared.
   virtual std::byte* data() noexcept = 0;
-  // From host memory, to bytes [at, at + bytes). Blocking. Not once it is shared.
-  virtual void Write(int64_t at, const void* from, int64_t bytes) = 0;
   // Its descriptor, which is the caller's to close. Once, when all that writes it is done.
   virtual int Share() = 0;
 };

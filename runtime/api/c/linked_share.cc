@@ -1,7 +1,7 @@
 // Weights of a linked run for other processes.
 #include <unistd.h>
 
-#include <cstddef>
+#include <exception>
 #include <memory>
 
 #include "runtime/api/c/linked_run.h"
@@ -11,12 +11,23 @@
 #include "runtime/api/memory_to_share.h"
 #include "runtime/base/stream.h"
 #include "runtime/exec/engine.h"
-#include "runtime/exec/logical_tensors.h"
+#include "runtime/exec/gathered_blocks.h"
 
 namespace millrace {
+namespace {
+
+void SyncQuietly(class Stream& stream) noexcept {
+  try {
+    stream.Sync();
+  } catch (const std::exception&) {  // what is thrown already says more
+  }
+}
+
+}  // namespace
 
 void LinkedRun::ShareWeights(mr_shared_weights* out) {
   std::unique_ptr<SharedWeights> weights;
+  std::unique_ptr<GatheredBlocks> blocks;
   std::unique_ptr<SharedMemory> memory;  // null: this rank wants none
   Agree([&] {
     if (out != nullptr) {
@@ -27,6 +38,7 @@ void LinkedRun::ShareWeights(mr_shared_weights* out) {
     RequireWeights();
     RequireStates();
     weights = std::make_unique<SharedWeights>(HuggingFaceTensors(session_->run().spec));
+    blocks = std::make_unique<GatheredBlocks>(session_->engine());
     if (out != nullptr)
       memory = MemoryToShare(session_->device(), weights->bytes(), "weights of other processes");
   });
@@ -34,16 +46,18 @@ void LinkedRun::ShareWeights(mr_shared_weights* out) {
   Touch([&] {
     Engine& engine = session_->engine();
     auto& stream = engine.stream(StreamId::kCompute);
-    ForEachLogicalTensor(
-        engine, kMasterSlot.name,
-        [&](const ParamPlacement& param, const TensorView& values) {
-          if (memory) weights->Place(param.spec.name, values, *memory, engine.kernels(), stream);
-        },
-        [&](const ParamPlacement& param, std::span<const float> values) {
-          if (memory) weights->Write(param.spec.name, values, *memory);
-        });
-    if (!memory) return;
+    try {
+      blocks->ForEach(kMasterSlot.name, [&](const ParamBlock& block) {
+        if (memory)
+          weights->Write(engine.layout().param(block.param).spec.name, block, *memory,
+                         engine.kernels(), stream);
+      });
+    } catch (...) {  // the memory goes, and copies to it are still to come
+      SyncQuietly(stream);
+      throw;
+    }
     stream.Sync();
+    if (!memory) return;
     manifest_ = weights->Manifest(*memory, version_);
     shared.on_gpu = memory->gpu().empty() ? 0 : 1;
     shared.bytes = memory->bytes();

@@ -1,10 +1,9 @@
 // Weights in a memory that other processes map: where each tensor of Hugging Face's lies, what the
-// manifest says of it, and what writes it there, from the host or on the device.
+// manifest says of it, and what writes it there.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +11,7 @@
 #include "models/huggingface/tensors.h"
 #include "runtime/base/shared_memory.h"
 #include "runtime/base/stream.h"
-#include "runtime/base/tensor_view.h"
+#include "runtime/exec/gathered_blocks.h"
 
 namespace millrace {
 
@@ -24,10 +23,9 @@ class SharedWeights {
   int64_t bytes() const { return bytes_; }
   // JSON: README.md has its keys.
   std::string Manifest(const SharedMemory& memory, uint64_t version) const;
-  // All that the model's parameter is a part of. values: the whole parameter.
-  void Write(const std::string& param, std::span<const float> values, SharedMemory& memory) const;
-  // The same from where they lie on the device that has the memory, f32 [numel], in stream order.
-  void Place(const std::string& param, const TensorView& values, SharedMemory& memory,
+  // Writes a block of the parameter's elements into all tensors that it is a part of, by the device
+  // that has the memory, in stream order.
+  void Write(const std::string& param, const ParamBlock& block, SharedMemory& memory,
              const KernelTable& kernels, Stream& stream) const;
 
  private:

@@ -42,12 +42,8 @@ class HostSharedMemory final : public SharedMemory {
   int64_t bytes() const noexcept override { return bytes_; }
   const std::string& gpu() const noexcept override { return none_; }
 
-  std::byte* data() noexcept override { return static_cast<std::byte*>(data_); }
-
-  void Write(int64_t at, const void* from, int64_t bytes) override {
-    MR_CHECK(data_ != MAP_FAILED && 0 <= at && 0 <= bytes && bytes <= bytes_ - at,
-             "[{}, {}) of the {} bytes of {}, or they are shared", at, at + bytes, bytes_, label_);
-    std::memcpy(static_cast<std::byte*>(data_) + at, from, static_cast<size_t>(bytes));
+  std::byte* data() noexcept override {
+    return data_ == MAP_FAILED ? nullptr : static_cast<std::byte*>(data_);
   }
 
   int Share() override {

@@ -45,7 +45,6 @@ class CudaSharedMemory final : public SharedMemory {
       memory_ = CreateMemory(prop, Size(), what_);
       MapMemory(prop, at_, Size(), memory_, what_);
       mapped_ = true;
-      MR_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     } catch (...) {  // no destructor will
       Free();
       throw;
@@ -58,14 +57,6 @@ class CudaSharedMemory final : public SharedMemory {
   const std::string& gpu() const noexcept override { return gpu_; }
 
   std::byte* data() noexcept override { return reinterpret_cast<std::byte*>(at_); }
-
-  void Write(int64_t at, const void* from, int64_t bytes) override {
-    MR_CHECK(mapped_ && 0 <= at && 0 <= bytes && bytes <= bytes_ - at,
-             "[{}, {}) of {}, or they are shared", at, at + bytes, what_);
-    MR_CUDA(cudaMemcpyAsync(reinterpret_cast<void*>(at_ + static_cast<CUdeviceptr>(at)), from,
-                            static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_));
-    MR_CUDA(cudaStreamSynchronize(stream_));
-  }
 
   int Share() override {
     MR_CHECK(mapped_, "{} are shared twice", what_);
@@ -81,7 +72,6 @@ class CudaSharedMemory final : public SharedMemory {
   size_t Size() const { return static_cast<size_t>(bytes_); }
   void Free() noexcept {
     const VirtualMemory& driver = TheVirtualMemory();
-    if (stream_ != nullptr) cudaStreamDestroy(std::exchange(stream_, nullptr));
     if (std::exchange(mapped_, false)) driver.unmap(at_, Size());
     if (memory_ != 0) driver.release(std::exchange(memory_, 0));
     if (at_ != 0) driver.unreserve(std::exchange(at_, 0), Size());
@@ -93,7 +83,6 @@ class CudaSharedMemory final : public SharedMemory {
   CUdeviceptr at_ = 0;
   CUmemGenericAllocationHandle memory_ = 0;
   bool mapped_ = false;
-  cudaStream_t stream_ = nullptr;
 };
 
 }  // namespace

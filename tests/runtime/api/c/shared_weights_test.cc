@@ -203,5 +203,42 @@ TEST_CASE("every rank that asks has the whole weights, the others take part", "[
   }
 }
 
+// Rows and columns of matrices that tensor ranks split, experts that ranks have some of, matrices
+// that are stored turned or side by side; shards that end anywhere.
+TEST_CASE("exported weights are the same from every mesh", "[api][c][ranks]") {
+  const std::string gpt2 = R"("family": "gpt2", "d_model": 24, "heads": 4, "ffn": 36)",
+                    moe = R"("family": "qwen3_moe", "d_model": 24, "heads": 4, "kv_heads": 2,
+      "head_dim": 6, "mtp": {"depth": 2}, "moe": {"experts": 4, "ffn": 10})";
+  const auto config = [](const std::string& model, const std::string& parallel) {
+    return R"({"model": {)" + model + R"(, "layers": 2, "seq_len": 8, "vocab": 37},
+               "train": {"micro_batch": 2, "accumulate": 1}, "parallel": {)" +
+           parallel + "}}";
+  };
+  struct Case {
+    std::string model, parallel;
+    int world;
+  };
+  const Case c = GENERATE_COPY(
+      Case{gpt2, R"("tensor": 2)", 2}, Case{gpt2, R"("tensor": 2, "shard": 3)", 6},
+      Case{moe, R"("shard": 3)", 3}, Case{moe, R"("expert": 2)", 2},
+      Case{moe, R"("expert": 2, "tensor": 2)", 4}, Case{moe, R"("replicate": 2, "shard": 2)", 4});
+  CAPTURE(c.model, c.parallel);
+  const Linked alone(config(c.model, ""));
+  REQUIRE_CODE(mr_init(alone), MR_OK);
+  const Values whole = ExportOf(alone).values;
+  REQUIRE(whole.size() > 20);
+  std::vector<Exported> exported(static_cast<size_t>(c.world));
+  std::vector<Outcome> initialised(exported.size());
+  OnRanks(c.world, config(c.model, c.parallel), [&](const Linked& run, int rank) {
+    const auto r = static_cast<size_t>(rank);
+    initialised[r] = run.created().code != MR_OK ? run.created() : Take(mr_init(run));
+    if (initialised[r].code == MR_OK) exported[r] = ExportOf(run);
+  });
+  for (size_t r = 0; r < exported.size(); ++r) {
+    CAPTURE(r, initialised[r].message, exported[r].outcome.message);
+    CHECK(exported[r].values == whole);
+  }
+}
+
 }  // namespace
 }  // namespace millrace::test
