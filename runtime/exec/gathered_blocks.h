@@ -30,9 +30,9 @@ class GatheredBlocks {
   // Error(kOutOfMemory). The engine outlives it.
   explicit GatheredBlocks(Engine& engine, int64_t piece_bytes = kPieceBytes);
 
-  // Calls f for blocks that together have every element of the slot, which is f32, of each parameter
-  // once. A collective over the world, between steps. What f enqueues on the engine's compute stream
-  // finds the values; nothing else may read them.
+  // Calls f for blocks that together have every element of the slot, which is f32, of each
+  // parameter once. A collective over the world, between steps. What f enqueues on the engine's
+  // compute stream finds the values; nothing else may read them.
   void ForEach(std::string_view slot, const std::function<void(const ParamBlock&)>& f);
 
  private:

@@ -167,6 +167,8 @@ class Library(unittest.TestCase):
         self.assertLess(float(first), 4.6)  # ln 100 before the first step
         self.assertEqual(behind, '20')
         self.assertTrue(os.path.isdir(self.at('runs/linked/checkpoints/step_00000020')))
+        again = re.fullmatch(r'loss ([0-9.]+) behind 40 steps\n', run(self.at('readme.c.out'), cwd=self.folder))
+        self.assertLess(float(again.group(1)), float(first))
 
     def test_a_c_program_reads_answers_and_trains_on_arrows_rows(self):
         with open('tests/build/consumer.c', encoding='utf-8') as f:

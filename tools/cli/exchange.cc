@@ -46,7 +46,7 @@ int ImportVerb(const ExchangeArguments& arguments) {
     Session session(c, context.environment, {kPlans, false});
     session.InitWeights();
     const std::string path =
-        SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep);
+        SaveRun(session.engine(), c.run.dir, {}, IdentityOf(session), c.checkpoint.keep).folder;
     if (!context.leader()) return 0;
     nlohmann::json model = ParseJson(ConfigToJson(c)).at("model");
     model.erase("init_from");

@@ -2,23 +2,29 @@
 
 #include <fmt/core.h>
 
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <optional>
+#include <variant>
+#include <vector>
 
-#include "comm/agree.h"
 #include "runtime/api/c/status.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
 
-// In words that peers can be told. A rank that has no memory left for more says so.
-Error ForPeers(const std::exception_ptr& own) {
+// Why a rank does not go on, as peers can be told.
+using Refusal = std::variant<std::monostate, CallError, Error>;
+
+// A rank that has no memory left for more says so.
+Refusal RefusalOf(const std::exception_ptr& own) {
+  if (!own) return {};
   try {
     std::rethrow_exception(own);
   } catch (const CallError& error) {
-    return Error(ErrorCode::kInvalidArgument, error.what());
+    return error;
   } catch (const Error& error) {
     return error;
   } catch (const std::bad_alloc&) {
@@ -30,9 +36,28 @@ Error ForPeers(const std::exception_ptr& own) {
   }
 }
 
+// A letter for the kind, then the call; or of a refusal its code, a space, and its words.
+constexpr char kGoesOn = 'g', kCallError = 'c', kError = 'e';
+
+std::string Packed(const std::string& call, const Refusal& refusal) {
+  if (const auto* error = std::get_if<CallError>(&refusal))
+    return fmt::format("{}{} {}", kCallError, error->code(), error->what());
+  if (const auto* error = std::get_if<Error>(&refusal))
+    return fmt::format("{}{} {}", kError, static_cast<int>(error->code()), error->what());
+  return kGoesOn + call;
+}
+
+[[noreturn]] void ThrowOf(size_t rank, const std::string& packed) {
+  const size_t space = packed.find(' ');
+  const int code = std::atoi(packed.c_str() + 1);
+  const std::string text = fmt::format("rank {}: {}", rank, packed.substr(space + 1));
+  if (packed.front() == kCallError) throw CallError(code, text);
+  throw Error(static_cast<ErrorCode>(code), text);
+}
+
 }  // namespace
 
-void AgreeOn(Communicator& ranks, const std::function<void()>& check,
+void AgreeOn(Communicator& ranks, const std::string& call, const std::function<void()>& check,
              const std::function<void(const std::function<void()>&)>& talk) {
   std::exception_ptr own;
   try {
@@ -40,16 +65,17 @@ void AgreeOn(Communicator& ranks, const std::function<void()>& check,
   } catch (...) {
     own = std::current_exception();
   }
-  std::optional<RankFailure> failure;
-  talk([&] {
-    failure = FirstFailure(ranks, own ? std::optional<Error>(ForPeers(own)) : std::nullopt);
-  });
+  std::vector<std::string> all;
+  talk([&] { all = ranks.HostAllGather(Packed(call, RefusalOf(own))); });
   if (own) std::rethrow_exception(own);
-  if (!failure) return;
-  const std::string text = fmt::format("rank {}: {}", failure->rank, failure->error.what());
-  if (failure->error.code() == ErrorCode::kInvalidArgument)
-    throw CallError(MR_INVALID_ARGUMENT, text);
-  throw Error(failure->error.code(), text);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].front() != kGoesOn) ThrowOf(rank, all[rank]);
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw CallError(MR_INVALID_ARGUMENT,
+                      fmt::format("rank 0 is in {}, and rank {} in {}: every rank makes the same "
+                                  "collective calls, in one order",
+                                  all[0].substr(1), rank, all[rank].substr(1)));
 }
 
 }  // namespace millrace

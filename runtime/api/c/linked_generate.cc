@@ -121,7 +121,7 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
 std::vector<GeneratedAnswer> LinkedRun::Generate(const mr_request* const* requests, int64_t count,
                                                  const void* out) {
   std::vector<GenerationRequest> checked;
-  Agree([&] {
+  Agree("mr_generate", [&] {
     if (out == nullptr) throw CallError(MR_INVALID_ARGUMENT, "out is NULL");
     checked = CheckedRequests(requests, count);
   });
@@ -132,7 +132,7 @@ void LinkedRun::Stream(const mr_request* const* requests, int64_t count,
                        const mr_stream_options* options) {
   std::vector<GenerationRequest> checked;
   std::optional<EventCallback> callback;
-  Agree([&] {
+  Agree("mr_stream", [&] {
     callback.emplace(ReadSized(options, "options"));
     checked = CheckedRequests(requests, count);
     // A callback that ends an answer on one rank would leave the others waiting for it.

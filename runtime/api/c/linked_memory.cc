@@ -80,7 +80,7 @@ void LinkedRun::RequireSamePart(int32_t part) {
 
 void LinkedRun::Release(int32_t part, mr_memory* result) {
   Engine& engine = session_->engine();
-  Agree([&] {
+  Agree("mr_release", [&] {
     if (result != nullptr) RequireSized(result, "result");
     RequireUsable();
     const ArenaPart wanted = PartOf(part);
@@ -109,7 +109,7 @@ void LinkedRun::Release(int32_t part, mr_memory* result) {
 
 void LinkedRun::Acquire(mr_memory* result) {
   Engine& engine = session_->engine();
-  Agree([&] {
+  Agree("mr_acquire", [&] {
     if (result != nullptr) RequireSized(result, "result");
     RequireUsable();
     if (engine.released() == nullptr)

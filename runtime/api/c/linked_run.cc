@@ -175,9 +175,9 @@ void LinkedRun::RequireNothingLent() const {
 }
 
 // All ranks go on, or none does. A rank that is unusable has nobody left to ask.
-void LinkedRun::Agree(const std::function<void()>& check) {
+void LinkedRun::Agree(const std::string& call, const std::function<void()>& check) {
   if (meeting_->world_size() == 1 || !failed_.empty()) return check();
-  AgreeOn(*meeting_, check, [&](const auto& talk) { Touch(talk); });
+  AgreeOn(*meeting_, call, check, [&](const auto& talk) { Touch(talk); });
 }
 
 // What may leave the run unusable.

@@ -124,14 +124,17 @@ class LinkedRun {
   std::vector<float> Ones() const {
     return std::vector<float>(static_cast<size_t>(layout_.micro_batch * (row_tokens_ - 1)), 1);
   }
-  void Agree(const std::function<void()>& check);
+  void Agree(const std::string& call, const std::function<void()>& check);  // AgreeOn
   void Touch(const std::function<void()>& work);
   using OnEvent =
       std::function<void(Generator& generator, size_t request, const GenerationEvent& event)>;
   std::vector<GeneratedAnswer> GenerateChecked(const std::vector<GenerationRequest>& requests,
                                                const OnEvent& on_event);
-  void WriteWeights(const std::function<void()>& check, const std::function<void()>& write);
+  // `check` of each rank alone, `find` a collective: if either fails, the weights are as before.
+  void WriteWeights(const std::string& call, const std::function<void()>& check,
+                    const std::function<void()>& find, const std::function<void()>& write);
   std::string FolderOr(const std::string& folder) const;
+  bool IsSaved(const std::string& folder);
   bool uses_data() const { return session_->has_data(); }
 
   CallbackLog log_;
@@ -150,6 +153,12 @@ class LinkedRun {
   bool has_weights_ = false;
   uint64_t version_ = 0;
   int64_t step_ = 0, samples_ = 0;
+  // By the last mr_save.
+  struct Saved {
+    std::string folder, checkpoint;
+    uint64_t version = 0;
+    int64_t step = 0;
+  } saved_;
   std::vector<HuggingFaceTensor> named_;
   std::string manifest_;  // of the weights that were shared last
   std::atomic<int64_t> lent_ = 0;

@@ -29,7 +29,7 @@ void LinkedRun::ShareWeights(mr_shared_weights* out) {
   std::unique_ptr<SharedWeights> weights;
   std::unique_ptr<GatheredBlocks> blocks;
   std::unique_ptr<SharedMemory> memory;  // null: this rank wants none
-  Agree([&] {
+  Agree("mr_weights_export", [&] {
     if (out != nullptr) {
       RequireSized(out, "out");
       if (out->size < sizeof *out)  // a descriptor that nobody has room for is never closed

@@ -168,7 +168,7 @@ LinkedRun::ReadStep LinkedRun::ReadOwnStep() const {
 void LinkedRun::Step(const mr_batch* batch, mr_step_result* result) {
   std::optional<Given> given;
   std::optional<ReadStep> read;
-  Agree([&] {
+  Agree("mr_step", [&] {
     if (result != nullptr) RequireSized(result, "result");
     given = GivenBy(batch, true);
     RequireNothingLent();
@@ -244,7 +244,7 @@ void LinkedRun::ReadHeldOut() const {
 
 void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
   std::optional<Given> given;
-  Agree([&] {
+  Agree("mr_evaluate", [&] {
     RequireSized(result, "result");
     given = GivenBy(batch, false);
     if (!given) ReadHeldOut();
@@ -265,7 +265,7 @@ void LinkedRun::Evaluate(const mr_batch* batch, mr_evaluation* result) {
 
 void LinkedRun::Score(const mr_batch* batch, Scores scores) {
   std::optional<Given> given;
-  Agree([&] {
+  Agree("mr_score", [&] {
     for (const auto& [pointer, name] :
          {std::pair<const void*, const char*>{batch, "batch"}, {scores.logprobs, "logprobs"}})
       Require(pointer != nullptr, MR_INVALID_ARGUMENT, "{} is NULL", name);

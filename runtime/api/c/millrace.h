@@ -18,7 +18,7 @@
  *           on_stall.
  * Ranks     Calls marked "collective" are made by every rank of the run, in one order, with the
  *           same arguments unless said otherwise. A rank that refuses its arguments makes all ranks
- *           refuse, by name.
+ *           refuse, by name and with its code; so do ranks that are in different calls.
  * Versions  Until 1.0 a minor version may break the interface, and is part of the library's SONAME.
  */
 #ifndef MILLRACE_H_
@@ -51,7 +51,7 @@ enum {
   MR_OK = 0,
   MR_CONFIG = 2,            /* the configuration; mr_status_pointer names the key */
   MR_DATA = 3,              /* data or a Hugging Face folder that cannot be read */
-  MR_CHECKPOINT = 4,        /* no checkpoint, or a damaged one */
+  MR_CHECKPOINT = 4,        /* no checkpoint, a damaged one, or one that is in the way */
   MR_DOES_NOT_FIT = 5,      /* the plan exceeds its budget, or the machine's memory */
   MR_RELEASED = 63,         /* memory that the call needs is released: mr_acquire comes first */
   MR_INVALID_ARGUMENT = 64, /* of this call; nothing has changed */
@@ -149,7 +149,8 @@ MR_API mr_status* mr_run_info(mr_run* run, mr_info* info);
 MR_API mr_status* mr_run_config(mr_run* run, const char** json);
 
 /* All of these write weights, moments and the step, and are collective. A failure leaves the run
- * without weights, until one of them succeeds. */
+ * without weights, until one of them succeeds; but where mr_load finds no sound checkpoint of this
+ * model, all is as it was. */
 MR_API mr_status* mr_init(mr_run* run); /* model.init_from, or fresh ones by train.seed */
 /* The newest checkpoint of a run folder, saved by any number of ranks; NULL: run.dir. */
 MR_API mr_status* mr_load(mr_run* run, const char* run_dir);
@@ -157,8 +158,11 @@ MR_API mr_status* mr_load(mr_run* run, const char* run_dir);
  * configuration's. Moments and the step begin at zero. */
 MR_API mr_status* mr_import(mr_run* run, const char* folder);
 
-/* A checkpoint in run_dir/checkpoints, for mr_load and `millrace train`; keeps the newest
- * checkpoint.keep. NULL: run.dir. Published whole or not at all. Collective. */
+/* A checkpoint in run_dir/checkpoints, for mr_load and `millrace train`; keeps the checkpoint.keep
+ * of the greatest steps. NULL: run.dir. Published whole or not at all; what the last save or load
+ * of this very state has left there is success. MR_CHECKPOINT: another one of this step or a later
+ * one is in the way (mr_init and mr_import begin at step 0). MR_CONFIG: those there are of another
+ * model. Collective. */
 MR_API mr_status* mr_save(mr_run* run, const char* run_dir);
 /* config.json and safetensors for transformers. The folder is new or empty. Collective. */
 MR_API mr_status* mr_export(mr_run* run, const char* folder);

@@ -231,11 +231,26 @@ std::optional<SavedTuning> ReadSavedTuning(const std::string& run_dir) {
   return std::nullopt;
 }
 
-ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
-                      const RunIdentity& identity) {
+void RequirePlaceFor(const std::string& run_dir, int64_t step, const RunIdentity& identity) {
+  const std::vector<CheckpointEntry> entries = ListCheckpoints(CheckpointRoot(run_dir));
+  if (entries.empty()) return;
+  const auto newest = std::find_if(entries.begin(), entries.end(),
+                                   [](const CheckpointEntry& entry) { return entry.usable(); });
+  if (newest != entries.end())
+    RequireSameModel(newest->manifest->identity, ModelOf(*newest->manifest), newest->folder,
+                     identity);
+  MR_REQUIRE(
+      ErrorCode::kCheckpoint, entries.front().step < step,
+      "{} is there, and this run is at step {}: the newest checkpoint of a run is the one of "
+      "the greatest step, and others go. Save into another folder, or load that one",
+      entries.front().folder, step);
+}
+
+std::string CheckpointForUse(Engine& engine, const std::string& run_dir,
+                             const std::string& checkpoint, const RunIdentity& identity) {
+  Communicator& world = engine.comms().world();
   std::string folder = checkpoint;
   if (folder.empty()) {
-    Communicator& world = engine.comms().world();
     OnLeader(world, [&] {
       for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
         if (!entry.usable()) continue;
@@ -249,18 +264,28 @@ ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::str
     });
     folder = world.HostBroadcast(folder, 0);
   }
-  return LoadRun(engine, folder, identity);
+  const std::vector<std::string> problems = VerifyTogether(world, folder);
+  std::error_code ignored;
+  const bool is_run = std::filesystem::is_directory(CheckpointRoot(folder), ignored);
+  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}{}", folder,
+             Summary(problems),
+             is_run ? "; this is the folder of a run: name one of its checkpoints" : "");
+  const CheckpointManifest manifest = ReadManifest(folder);
+  RequireSameModel(manifest.identity, ModelOf(manifest), folder, identity);
+  return folder;
+}
+
+ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
+                      const RunIdentity& identity) {
+  return LoadVerified(engine, CheckpointForUse(engine, run_dir, checkpoint, identity), identity);
 }
 
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity) {
-  const std::vector<std::string> problems = VerifyTogether(engine.comms().world(), checkpoint);
-  std::error_code ignored;
-  const bool is_run = std::filesystem::is_directory(CheckpointRoot(checkpoint), ignored);
-  MR_REQUIRE(ErrorCode::kCheckpoint, problems.empty(), "checkpoint {} cannot be used: {}{}",
-             checkpoint, Summary(problems),
-             is_run ? "; this is the folder of a run: name one of its checkpoints" : "");
-  const CheckpointManifest manifest = ReadManifest(checkpoint);
-  RequireSameModel(manifest.identity, ModelOf(manifest), checkpoint, identity);
+  return LoadForUse(engine, "", checkpoint, identity);
+}
+
+ResumedRun LoadVerified(Engine& engine, const std::string& checkpoint,
+                        const RunIdentity& identity) {
   return LoadCheckpoint(engine, checkpoint, identity);
 }
 

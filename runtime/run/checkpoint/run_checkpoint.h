@@ -80,6 +80,17 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
                       const RunIdentity& identity);
 
+// The two halves of LoadForUse: which checkpoint, after all that is checked of it, so far without
+// an effect; and its states into the engine. Collectives.
+std::string CheckpointForUse(Engine& engine, const std::string& run_dir,
+                             const std::string& checkpoint, const RunIdentity& identity);
+ResumedRun LoadVerified(Engine& engine, const std::string& checkpoint, const RunIdentity& identity);
+
+// Whether a checkpoint of this run may be saved into run_dir now: where it is told from others, and
+// thinned, by its step. Not a collective. Error(kCheckpoint) naming the one that is in the way, of
+// this step or a later one, Error(kConfig) where the newest is of another model.
+void RequirePlaceFor(const std::string& run_dir, int64_t step, const RunIdentity& identity);
+
 // Collective. Loads one checkpoint folder's logical weights (and moments) whatever
 // the world it was saved by.
 ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdentity& identity);

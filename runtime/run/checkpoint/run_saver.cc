@@ -273,15 +273,16 @@ std::optional<SaveOutcome> RunSaver::Settle() {
   return outcome;
 }
 
-std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep, FileSystem& files) {
+SavedRun SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
+                 const RunIdentity& identity, int64_t keep, FileSystem& files) {
+  OnLeader(engine.comms().world(), [&] { RequirePlaceFor(run_dir, progress.step, identity); });
   RunSaver saver(
       engine, run_dir, identity,
       {.asynchronous = false, .keep = {.newest = keep}, .files = &files, .before_publishing = {}});
   saver.Begin(progress);
   const std::optional<SaveOutcome> outcome = saver.Settle();
   if (outcome->error) throw Error(*outcome->error);
-  return outcome->folder;
+  return {outcome->folder, outcome->warning};
 }
 
 }  // namespace millrace

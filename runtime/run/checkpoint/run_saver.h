@@ -120,10 +120,14 @@ class RunSaver {
   BackgroundJob job_;     // last: its thread uses the others
 };
 
-// Collective: a whole save on the caller's thread; keeps the newest `keep`. Returns its folder; its
-// error is thrown. Progress for a watchdog: each piece of some MiB that was written.
-std::string SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
-                    const RunIdentity& identity, int64_t keep,
-                    FileSystem& files = FileSystem::Posix());
+struct SavedRun {
+  std::string folder;
+  std::string warning;  // rank 0: saved, but ...
+};
+// Collective: a whole save on the caller's thread, where RequirePlaceFor lets it; keeps the newest
+// `keep`. Its error is thrown. Progress for a watchdog: each piece of some MiB that was written.
+SavedRun SaveRun(Engine& engine, const std::string& run_dir, const RunProgress& progress,
+                 const RunIdentity& identity, int64_t keep,
+                 FileSystem& files = FileSystem::Posix());
 
 }  // namespace millrace

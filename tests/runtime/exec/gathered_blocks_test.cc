@@ -1,4 +1,4 @@
-// Every element of a state on every rank, once, however shards cut parameters and pieces cut shards.
+// Every element of a state on every rank, once, however shards cut parameters, and pieces shards.
 #include "runtime/exec/gathered_blocks.h"
 
 #include <catch2/catch.hpp>

@@ -288,7 +288,7 @@ std::pair<std::vector<StepCounters>, std::vector<std::string>> ResumedWith(
   RunEngines(trial, [&](RankContext& rank) {
     rank.engine.InitWeights(3);
     for (int64_t step = 0; step < 2; ++step) StepOn(rank, trial.config, step);
-    const std::string saved = SaveRun(rank.engine, dir.path(), {2, 8}, IdentityOf(trial), 2);
+    const std::string saved = SaveRun(rank.engine, dir.path(), {2, 8}, IdentityOf(trial), 2).folder;
     if (rank.rank == 0) folder = saved;
   });
   CheckpointManifest manifest = ReadManifest(folder);
@@ -347,7 +347,7 @@ TEST_CASE("a checkpoint whose layout leads nowhere is refused, not followed") {
   std::string folder;
   RunEngines(from, [&](RankContext& rank) {
     rank.engine.InitWeights(3);
-    const std::string saved = SaveRun(rank.engine, dir.path(), {0, 0}, IdentityOf(from), 2);
+    const std::string saved = SaveRun(rank.engine, dir.path(), {0, 0}, IdentityOf(from), 2).folder;
     if (rank.rank == 0) folder = saved;
   });
   const CheckpointManifest original = ReadManifest(folder);

@@ -24,7 +24,7 @@ std::vector<Heard> Ask(const std::function<void()>& fails) {
     const auto talk = [](const std::function<void()>& work) { work(); };
     mr_status* const status = Guarded([&] {
       AgreeOn(
-          ranks,
+          ranks, "a call",
           [&] {
             if (ranks.rank() == 1) fails();
           },
@@ -33,7 +33,7 @@ std::vector<Heard> Ask(const std::function<void()>& fails) {
     heard[static_cast<size_t>(ranks.rank())] = {mr_status_code(status), mr_status_message(status)};
     mr_status_free(status);
     AgreeOn(
-        ranks, [] {}, talk);
+        ranks, "another", [] {}, talk);
   });
   return heard;
 }
@@ -45,7 +45,7 @@ TEST_CASE("whatever one rank fails with, all hear, and go on", "[api][c][ranks]"
     std::string words, words_of_peers;
   };
   const std::vector<Case> cases = {
-      {[] { throw CallError(MR_BORROWED, "lent"); }, MR_BORROWED, MR_INVALID_ARGUMENT, "lent",
+      {[] { throw CallError(MR_BORROWED, "lent"); }, MR_BORROWED, MR_BORROWED, "lent",
        "rank 1: lent"},
       {[] { throw Error(ErrorCode::kIo, "no disk"); }, MR_IO, MR_IO, "no disk", "rank 1: no disk"},
       {[] { throw std::bad_alloc(); }, MR_DOES_NOT_FIT, MR_DOES_NOT_FIT, "out of memory",
@@ -64,6 +64,29 @@ TEST_CASE("whatever one rank fails with, all hear, and go on", "[api][c][ranks]"
       REQUIRE_THAT(of.text,
                    Catch::Matchers::StartsWith(rank == 1 ? one.words : one.words_of_peers));
     }
+  }
+}
+
+TEST_CASE("ranks that are in different calls all hear of both, and go on", "[api][c][ranks]") {
+  std::vector<Heard> heard(3);
+  RunRanks(3, [&](Communicator& ranks) {
+    const auto talk = [](const std::function<void()>& work) { work(); };
+    const auto call = [&](const std::string& name) {
+      return Guarded([&] {
+        AgreeOn(
+            ranks, name, [] {}, talk);
+      });
+    };
+    mr_status* const status = call(ranks.rank() == 2 ? "evaluate" : "step");
+    heard[static_cast<size_t>(ranks.rank())] = {mr_status_code(status), mr_status_message(status)};
+    mr_status_free(status);
+    if (mr_status* const again = call("step")) throw Error(ErrorCode::kInternal, "not again");
+  });
+  for (const Heard& of : heard) {
+    CHECK(of.code == MR_INVALID_ARGUMENT);
+    CHECK(of.text ==
+          "rank 0 is in step, and rank 2 in evaluate: every rank makes the same collective calls, "
+          "in one order");
   }
 }
 

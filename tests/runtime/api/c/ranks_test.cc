@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <thread>
 
@@ -85,6 +86,31 @@ TEST_CASE("what one rank refuses, all refuse, and the run goes on", "[api][c][ra
     REQUIRE(borrow[rank].code == MR_UNSUPPORTED);  // half of it is here
     REQUIRE(after[rank].code == MR_OK);
   }
+}
+
+TEST_CASE("ranks in different calls, or with different folders, all hear of it",
+          "[api][c][ranks]") {
+  const TempDir folder;
+  std::vector<Outcome> calls(2), folders(2), after(2);
+  OnRanks(2, TinyConfig(), [&](const Linked& run, int rank) {
+    mr_status_free(mr_init(run));
+    const std::vector<int32_t> tokens = Tokens(0, rank);
+    mr_batch batch = BatchOf(tokens);
+    mr_evaluation result = Sized<mr_evaluation>();
+    calls[rank] =
+        Take(rank == 1 ? mr_evaluate(run, &batch, &result) : mr_step(run, &batch, nullptr));
+    folders[rank] = Take(mr_save(run, (folder / (rank == 1 ? "one" : "zero")).c_str()));
+    after[rank] = run.Step(0, rank).first;
+  });
+  for (int rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank, calls[rank].message, folders[rank].message);
+    CHECK(calls[rank].code == MR_INVALID_ARGUMENT);
+    CHECK_THAT(calls[rank].message, Contains("rank 0 is in mr_step, and rank 1 in mr_evaluate"));
+    CHECK(folders[rank].code == MR_INVALID_ARGUMENT);
+    CHECK_THAT(folders[rank].message, Contains("zero") && Contains("one"));
+    CHECK(after[rank].code == MR_OK);
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("ranks along tensor draw the same answers to the same requests", "[api][c][ranks]") {

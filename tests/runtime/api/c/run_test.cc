@@ -1,10 +1,13 @@
 // A run through its life: steps, folders, evaluations, many runs of one process.
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/local/local_world.h"
 #include "runtime/api/backend.h"
@@ -15,6 +18,8 @@
 
 namespace millrace::test {
 namespace {
+
+using Catch::Matchers::Contains;
 
 std::vector<double> Losses(mr_run* run, int64_t from, int64_t to) {
   std::vector<double> losses;
@@ -45,13 +50,70 @@ TEST_CASE("a run that was saved and loaded goes on with its bits", "[api][c]") {
   REQUIRE(again.Info().step == 3);
   REQUIRE(Losses(again, 3, 6) == straight);
 
-  // What cannot be loaded leaves the run without weights, and it says so.
+  // Where there is nothing to load, or what is of another model, the run is as it was.
+  const mr_info before = again.Info();
   REQUIRE_CODE(mr_load(again, (folder / "nothing").c_str()), MR_CHECKPOINT);
+  const Linked other(
+      R"({"model": {"family": "llama", "layers": 1, "d_model": 20, "heads": 2, "ffn": 28,
+          "seq_len": 8, "vocab": 37}, "train": {"micro_batch": 3, "accumulate": 2}})");
+  REQUIRE_CODE(mr_load(other, folder.path().c_str()), MR_CONFIG);
+  REQUIRE_CODE(mr_save(other, folder.path().c_str()), MR_INVALID_ARGUMENT);  // no weights yet
+  REQUIRE(again.Info().weight_version == before.weight_version);
+  REQUIRE(again.Info().step == 6);
+  REQUIRE_CODE(mr_save(again, (folder / "then").c_str()), MR_OK);
+  // An import begins to write, and leaves none.
+  REQUIRE_CODE(mr_import(again, (folder / "nothing").c_str()), MR_DATA);
   REQUIRE(again.Info().weight_version == 0);
   REQUIRE(again.Step(0).first.code == MR_INVALID_ARGUMENT);
   REQUIRE_CODE(mr_save(again, folder.path().c_str()), MR_INVALID_ARGUMENT);
+  REQUIRE_CODE(mr_load(again, (folder / "then").c_str()), MR_OK);
+  REQUIRE(again.Info().step == 6);
   REQUIRE_CODE(mr_init(again), MR_OK);
   REQUIRE(Losses(again, 0, 3) == first);
+}
+
+// The newest checkpoint of a folder is that of the greatest step, and older ones go.
+TEST_CASE("a save neither loses itself nor what others have saved", "[api][c]") {
+  const TempDir folder;
+  const auto saved = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "run/checkpoints"))
+      names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const std::string run_dir = folder / "run";
+  const Linked run(TinyConfig(R"("checkpoint": {"keep": 2})"));
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  for (const int64_t step : {0, 2, 4}) {
+    Losses(run, step, step + 2);
+    REQUIRE_CODE(mr_save(run, run_dir.c_str()), MR_OK);
+  }
+  const std::vector<std::string> kept = {"step_00000004", "step_00000006"};
+  REQUIRE(saved() == kept);
+  REQUIRE_CODE(mr_save(run, run_dir.c_str()), MR_OK);  // it is there
+  const Outcome loaded = Take(mr_load(run, run_dir.c_str()));
+  REQUIRE(loaded.code == MR_OK);
+  REQUIRE_CODE(mr_save(run, run_dir.c_str()), MR_OK);  // and still
+  REQUIRE_CODE(mr_init(run), MR_OK);
+  Losses(run, 0, 3);
+  const Outcome below = Take(mr_save(run, run_dir.c_str()));
+  CHECK(below.code == MR_CHECKPOINT);
+  CHECK_THAT(below.message, Contains("step_00000006 is there, and this run is at step 3"));
+  Losses(run, 3, 6);
+  CHECK(Take(mr_save(run, run_dir.c_str())).code == MR_CHECKPOINT);  // of this step, another's
+  Losses(run, 6, 7);
+  const Linked other(
+      R"({"model": {"family": "llama", "layers": 1, "d_model": 20, "heads": 2, "ffn": 28,
+          "seq_len": 8, "vocab": 37}, "train": {"micro_batch": 3, "accumulate": 2}})");
+  REQUIRE_CODE(mr_init(other), MR_OK);
+  Losses(other, 0, 9);
+  const Outcome of_another = Take(mr_save(other, run_dir.c_str()));
+  CHECK(of_another.code == MR_CONFIG);
+  CHECK_THAT(of_another.message, Contains("of another model"));
+  REQUIRE(saved() == kept);
+  REQUIRE_CODE(mr_save(run, run_dir.c_str()), MR_OK);
+  REQUIRE(saved() == std::vector<std::string>{"step_00000006", "step_00000007"});
 }
 
 TEST_CASE("a run without a batch takes the steps of the training loop", "[api][c]") {
