@@ -1,7 +1,9 @@
 """What the package takes for tokens and other arguments, what its exceptions are, and when a run ends."""
 import array
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -57,6 +59,9 @@ class Calls(WheelCase):
         self.assertEqual((raised.exception.code, raised.exception.pointer), (2, '/optimizer/lr'))
         with self.assertRaises(millrace.CheckpointError):
             self.run_.load('/nonexistent')
+        self.assertEqual(self.run_.step(rows()).step, 1)  # it is as it was
+        with self.assertRaises(millrace.Error):
+            self.run_.import_weights('/nonexistent')
         with self.assertRaises(millrace.InvalidArgument):
             self.run_.step(rows())  # it has no weights now
         self.run_.close()
@@ -114,6 +119,10 @@ class Calls(WheelCase):
     def test_integers_are_not_cut_to_what_c_has_room_for(self):
         with self.assertRaisesRegex(millrace.InvalidArgument, 'rank is 4294967296'):
             millrace.Run(CONFIG, rank=2**32)
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'device is 4294967296'):
+            millrace.Run(CONFIG, device=2**32)
+        with self.assertRaisesRegex(millrace.InvalidArgument, 'options.device is 1; the backend is the CPU'):
+            millrace.Run(CONFIG, device=1)
         with millrace.Run(CONFIG, use_inference=True) as run:
             run.init()
             for wrong in ({'seed': -1}, {'seed': 2**64}, {'top_k': 2**32}, {'samples': 2**64 + 1}):
@@ -129,6 +138,18 @@ class Calls(WheelCase):
             millrace.Run('{}\0')
         with self.assertRaisesRegex(millrace.InvalidArgument, 'zero byte'):
             self.run_.borrow('transformer.wte.weight\0')
+
+    def test_what_one_object_has_is_neither_copied_nor_there_when_it_was_closed(self):
+        with self.run_.borrow('transformer.ln_f.weight') as tensor:
+            for own in (self.run_, tensor):
+                for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+                    with self.assertRaisesRegex(TypeError, 'cannot be copied'):
+                        copied(own)
+        self.run_.close()
+        for call in (self.run_.init, lambda: self.run_.info, lambda: self.run_.step(rows())):
+            with self.assertRaisesRegex(millrace.InvalidArgument, '^the Run was closed'):
+                call()
+        self.run_.close()  # again is nothing
 
     def test_a_run_that_was_never_made_is_deleted_in_silence(self):
         heard, hook = [], sys.unraisablehook

@@ -3,6 +3,7 @@ import importlib
 import json
 import math
 import os
+import subprocess
 import sys
 
 import millrace
@@ -116,6 +117,16 @@ class Inference(WheelCase):
         with self.assertRaises(millrace.InvalidArgument):
             run.stream(self.REQUESTS)
 
+    def test_a_program_ends_whose_stream_nobody_has_left(self):
+        program = ('import millrace, wheel_case\n'
+                   'run = millrace.Run(wheel_case.CONFIG, use_inference=True)\n'
+                   'run.init()\n'
+                   'events = run.stream([millrace.Request([1], max_tokens=3, samples=1000, temperature=1.0)] * 1000)\n'  # minutes of them
+                   'next(events)\n'
+                   'raise SystemExit(7)\n')
+        ended = subprocess.run([sys.executable, '-c', program], env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)), timeout=60)
+        self.assertEqual(ended.returncode, 7)
+
     def test_a_tokenizer_gives_a_stream_its_text(self):
         path = os.path.join(os.environ['WHEEL_DATA'], 'tests/runtime/text/testdata')
         with millrace.Tokenizer(path) as tokenizer:
@@ -125,6 +136,9 @@ class Inference(WheelCase):
             self.assertEqual(tokenizer.decode(ids, skip_special=True), text[:-7])
             self.assertEqual((ids[-1], tokenizer.token_id('<|none|>')), (tokenizer.token_id('<|end|>'), None))
             self.assertGreater(len(tokenizer.encode(text, plain=True)), len(ids))
+            for call in (lambda: tokenizer.decode([2**32 + ids[0]]), lambda: tokenizer.token_id('a\0b'), lambda: millrace.Tokenizer(path + '\0x')):
+                with self.assertRaisesRegex(millrace.InvalidArgument, '32-bit|zero byte'):
+                    call()
             run = self.inference_run(model=dict(CONFIG['model'], seq_len=40, vocab=697))
             request = millrace.Request(prompt=[5], max_tokens=30)
             shown = ''.join(event.text for event in run.stream([request], tokenizer))

@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
+import unittest.mock
 
 import millrace
 from wheel_case import WheelCase, rows
@@ -61,6 +63,28 @@ class Tensors(WheelCase):
         self.assertEqual(words[3], 1)  # flags: read-only
         values = ctypes.cast(words[4], ctypes.POINTER(ctypes.c_float))
         self.assertEqual([values[i] for i in range(11 * 12)], sum(tensor.tolist(), []))
+
+    def test_numpy_is_given_what_dlpack_shares(self):
+        class Shared:
+            dtype = 'float32'
+
+            def __init__(self, of):
+                self.of, self.made = of, []
+
+            def copy(self):
+                return 'a copy'
+
+            def astype(self, dtype):
+                return 'as ' + dtype
+
+        numpy = types.ModuleType('numpy')  # the wheel's environment has none
+        numpy.from_dlpack, numpy.dtype = Shared, str
+        with self.run_.borrow('transformer.ln_f.weight') as tensor, unittest.mock.patch.dict(sys.modules, numpy=numpy):
+            self.assertIs(tensor.__array__().of, tensor)
+            self.assertIs(tensor.__array__('float32', copy=False).of, tensor)
+            self.assertEqual((tensor.__array__(copy=True), tensor.__array__('float64')), ('a copy', 'as float64'))
+            with self.assertRaisesRegex(ValueError, 'as float64 it is a copy'):
+                tensor.__array__('float64', copy=False)
 
     def test_a_tensor_outlives_its_run(self):
         tensor = self.run_.borrow('transformer.ln_f.weight')

@@ -33,19 +33,18 @@ class Rows(Owner):
     The source is read as rows are asked for. A context manager; close() ends it."""
 
     def __init__(self, source: Any, row_tokens: int) -> None:
-        self._handle: Optional[int] = None
         self._row_tokens = _int64(row_tokens, 'row_tokens')
         if not hasattr(source, '__arrow_c_stream__'):
             raise InvalidArgument('%s has no __arrow_c_stream__, which is how Arrow\'s tables are read' % type(source).__name__, 64)
         capsule, handle = source.__arrow_c_stream__(), ctypes.c_void_p()
         check(LIBRARY.mr_rows_open(_pointer_of(capsule, b'arrow_array_stream'), self._row_tokens, ctypes.byref(handle)))
-        self._handle = handle.value
+        self._held = handle.value
 
     def next(self, sequences: int) -> Optional[Dict[str, memoryview]]:
         """Arguments of Run.step: `tokens`, [rows, row_tokens] of int32, and a float32 [rows, row_tokens - 1] for each of the other columns that there
         are. Fewer rows where the source ends, then None."""
         batch = native.Batch()
-        check(LIBRARY.mr_rows_next(self._handle, _int64(sequences, 'sequences'), ctypes.byref(batch)))
+        check(LIBRARY.mr_rows_next(self.handle, _int64(sequences, 'sequences'), ctypes.byref(batch)))
         if batch.sequences == 0:
             return None
         found = {'tokens': native.copied(batch.tokens, 'i', [batch.sequences, self._row_tokens])}
@@ -63,6 +62,6 @@ class Rows(Owner):
             yield batch
 
     def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            LIBRARY.mr_rows_free(handle)
+        held, self._held = self._held, None
+        if held is not None:
+            LIBRARY.mr_rows_free(held)

@@ -4,7 +4,7 @@ import math
 import operator
 import os
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, List, TypeVar
+from typing import Any, List, Optional, TypeVar
 
 from ._errors import BY_CODE, Error, InvalidArgument
 
@@ -159,8 +159,22 @@ VERSION: str = LIBRARY.mr_version().decode()
 _Owned = TypeVar('_Owned', bound='Owner')
 
 
-class Owner:
+class Unshared:
+    """What one object alone gives back: a copy would do so again."""
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise TypeError('a %s cannot be copied or pickled: one object has it' % type(self).__name__)
+
+
+class Owner(Unshared):
     """Of a handle of the library's, which `with` gives back, or the last reference."""
+    _held: Optional[int] = None  # also of one whose arguments were refused
+
+    @property
+    def handle(self) -> int:
+        if self._held is None:
+            raise InvalidArgument('the %s was closed' % type(self).__name__, 64)
+        return self._held
 
     def close(self) -> None:
         raise NotImplementedError

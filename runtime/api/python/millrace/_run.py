@@ -139,18 +139,18 @@ class Run(Owner):
     log      called with a level ('info', 'warning', ...) and a text
     use_data opens the configuration's data, for steps and evaluations without tokens
     use_inference plans what section inference of the configuration says, for generate(), stream() and score()
+    device   the number of the GPU, of a run of one rank; of several each takes the one of its place on its host
     exchange with world above 1: an all-gather between ranks, from this rank's bytes to those of all
     mpi      instead of rank, world and exchange: True for the ranks of mpirun, or a communicator of mpi4py. Open MPI, which the library
              opens then
     on_stall called on another thread when no rank makes progress for execution.watchdog_s
     """
-    _handle: Optional[int] = None  # also of a run whose arguments were refused
-
     def __init__(self,
                  config: Union[str, Mapping[str, Any]],
                  *,
                  rank: int = 0,
                  world: int = 1,
+                 device: int = 0,
                  use_data: bool = False,
                  use_inference: bool = False,
                  log: Optional[Callable[[str, str], None]] = None,
@@ -158,8 +158,8 @@ class Run(Owner):
                  mpi: Any = None,
                  on_stall: Optional[Callable[[str], None]] = None) -> None:
         text = config if isinstance(config, str) else json.dumps(config)
-        options = native.RunOptions(config=native.text(text.encode(), 'the configuration'), rank=rank, world=world, use_data=int(use_data),
-                                    use_inference=int(use_inference))
+        options = native.RunOptions(config=native.text(text.encode(), 'the configuration'), rank=rank, world=world, device=device,
+                                    use_data=int(use_data), use_inference=int(use_inference))
         raised: List[BaseException] = []
         # The library calls these for as long as the run lives.
         self._callbacks: List[Any] = []
@@ -177,7 +177,7 @@ class Run(Owner):
             check(LIBRARY.mr_run_create(ctypes.byref(options), ctypes.byref(handle)))
         except native.Error as error:
             raise error from (raised[0] if raised else None)
-        self._handle = handle.value
+        self._held = handle.value
         self._columns = self.info.seq_len + 1
         self._is_policy = self.config['train']['loss'] == 'policy_gradient'
 
@@ -187,35 +187,35 @@ class Run(Owner):
 
     def close(self) -> None:
         """Ends the run. Weights that are lent stay valid until they are given back."""
-        handle, self._handle = self._handle, None
+        held, self._held = self._held, None
         try:
-            check(LIBRARY.mr_run_destroy(handle))
+            check(LIBRARY.mr_run_destroy(held))
         except BusyError:  # another thread is in a call, and the run goes on
-            self._handle = handle
+            self._held = held
             raise
 
     def init(self) -> None:
         """Fresh weights: model.init_from, or by train.seed."""
         give_back_dropped()
-        check(LIBRARY.mr_init(self._handle))
+        check(LIBRARY.mr_init(self.handle))
 
     def load(self, run_dir: Optional[Path] = None) -> None:
         """The newest checkpoint of a run folder; None: run.dir."""
         give_back_dropped()
-        check(LIBRARY.mr_load(self._handle, _text(run_dir)))
+        check(LIBRARY.mr_load(self.handle, _text(run_dir)))
 
     def save(self, run_dir: Optional[Path] = None) -> None:
         """A checkpoint in a run folder, for load() and `millrace train`; None: run.dir."""
-        check(LIBRARY.mr_save(self._handle, _text(run_dir)))
+        check(LIBRARY.mr_save(self.handle, _text(run_dir)))
 
     def import_weights(self, folder: Path) -> None:
         """Weights of a Hugging Face folder."""
         give_back_dropped()
-        check(LIBRARY.mr_import(self._handle, _text(folder)))
+        check(LIBRARY.mr_import(self.handle, _text(folder)))
 
     def export(self, folder: Path) -> None:
         """config.json and safetensors for transformers, into a new folder."""
-        check(LIBRARY.mr_export(self._handle, _text(folder)))
+        check(LIBRARY.mr_export(self.handle, _text(folder)))
 
     def step(self,
              tokens: Any = None,
@@ -239,7 +239,7 @@ class Run(Owner):
                     ctypes.cast(_floats(values, given.batch.sequences, self._columns - 1, name), ctypes.POINTER(ctypes.c_float)))
         result = native.StepStruct()
         give_back_dropped()
-        check(LIBRARY.mr_step(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
+        check(LIBRARY.mr_step(self.handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
         policy = PolicyFigures(result.clip_fraction, result.ratio, result.kl) if self._is_policy else None
         return StepResult(result.step, result.loss, result.grad_norm, result.lr, result.targets, result.weight_version, bool(result.applied),
                           policy)
@@ -248,7 +248,7 @@ class Run(Owner):
         """Held-out loss on a multiple of info.eval_sequences rows; None: the configuration's data."""
         given = None if tokens is None else _Tokens(tokens, self._columns)
         result = native.EvaluationStruct()
-        check(LIBRARY.mr_evaluate(self._handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
+        check(LIBRARY.mr_evaluate(self.handle, None if given is None else ctypes.byref(given.batch), ctypes.byref(result)))
         return Evaluation(result.loss, result.targets)
 
     def score(self, tokens: Any, *, likeliest: bool = True) -> Scores:
@@ -261,17 +261,17 @@ class Run(Owner):
         logprobs = array.array('d', bytes(8 * count))
         to = (ctypes.c_double * count).from_buffer(logprobs)
         if not likeliest:
-            check(LIBRARY.mr_score(self._handle, ctypes.byref(given.batch), to, count))
+            check(LIBRARY.mr_score(self.handle, ctypes.byref(given.batch), to, count))
             return Scores(memoryview(logprobs).cast('B').cast('d', shape), None)
         found = array.array('i', bytes(4 * count))
-        check(LIBRARY.mr_score_likeliest(self._handle, ctypes.byref(given.batch), to, (ctypes.c_int32 * count).from_buffer(found), count))
+        check(LIBRARY.mr_score_likeliest(self.handle, ctypes.byref(given.batch), to, (ctypes.c_int32 * count).from_buffer(found), count))
         return Scores(memoryview(logprobs).cast('B').cast('d', shape), memoryview(found).cast('B').cast('i', shape))
 
     def generate(self, requests: Sequence[Request]) -> List[Answer]:
         """Answers to all requests, batched; of a request its samples follow each other. Needs use_inference."""
         given = Requests(requests)
         handle = ctypes.c_void_p()
-        check(LIBRARY.mr_generate(self._handle, given.pointers, given.count, ctypes.byref(handle)))
+        check(LIBRARY.mr_generate(self.handle, given.pointers, given.count, ctypes.byref(handle)))
         try:
             return answers_of(handle)
         finally:
@@ -282,9 +282,7 @@ class Run(Owner):
 
         They are made on a thread, ahead of whoever takes them, and until the last one is made other calls of the run raise BusyError.
         Leaving the iterator (close(), a `with` block's end, its last reference) ends them."""
-        if self._handle is None:
-            raise InvalidArgument('run was closed', 64)
-        return EventStream(self, self._handle, Requests(requests), tokenizer)
+        return EventStream(self, self.handle, Requests(requests), tokenizer)
 
     def release(self, part: str = 'era') -> Memory:
         """Gives physical memory of the arena back until acquire(); numbers stay what they would have been. Collective.
@@ -296,13 +294,13 @@ class Run(Owner):
             raise InvalidArgument('part is %r; allowed are %s' % (part, ', '.join(map(repr, PARTS))), 64)
         result = native.MemoryStruct()
         give_back_dropped()
-        check(LIBRARY.mr_release(self._handle, PARTS[part], ctypes.byref(result)))
+        check(LIBRARY.mr_release(self.handle, PARTS[part], ctypes.byref(result)))
         return Memory(result.bytes, result.host_bytes, result.seconds)
 
     def acquire(self) -> Memory:
         """Brings back what was released. DoesNotFitError: the memory is not there yet; it may be tried again. Collective."""
         result = native.MemoryStruct()
-        check(LIBRARY.mr_acquire(self._handle, ctypes.byref(result)))
+        check(LIBRARY.mr_acquire(self.handle, ctypes.byref(result)))
         return Memory(result.bytes, result.host_bytes, result.seconds)
 
     @contextlib.contextmanager
@@ -318,7 +316,7 @@ class Run(Owner):
     def info(self) -> Info:
         info = native.InfoStruct()
         give_back_dropped()
-        check(LIBRARY.mr_run_info(self._handle, ctypes.byref(info)))
+        check(LIBRARY.mr_run_info(self.handle, ctypes.byref(info)))
         return Info(*(getattr(info, name) for name in Info._fields))
 
     def gather(self, own: bytes) -> List[bytes]:
@@ -335,7 +333,7 @@ class Run(Owner):
     def config(self) -> Any:
         """Every key with its value."""
         text = ctypes.c_char_p()
-        check(LIBRARY.mr_run_config(self._handle, ctypes.byref(text)))
+        check(LIBRARY.mr_run_config(self.handle, ctypes.byref(text)))
         assert text.value is not None
         return json.loads(text.value)
 
@@ -343,9 +341,9 @@ class Run(Owner):
     def weight_names(self) -> List[str]:
         """Of borrow(), as export() writes them."""
         count, name, names = ctypes.c_int64(), ctypes.c_char_p(), []
-        check(LIBRARY.mr_weights_count(self._handle, ctypes.byref(count)))
+        check(LIBRARY.mr_weights_count(self.handle, ctypes.byref(count)))
         for index in range(count.value):
-            check(LIBRARY.mr_weights_name(self._handle, index, ctypes.byref(name)))
+            check(LIBRARY.mr_weights_name(self.handle, index, ctypes.byref(name)))
             assert name.value is not None
             names.append(name.value.decode())
         return names
@@ -353,12 +351,12 @@ class Run(Owner):
     def export_weights(self) -> ExportedWeights:
         """The weights of now in a memory of their own, for other processes of this host (millrace.weights). Collective."""
         shared = native.SharedWeightsStruct()
-        check(LIBRARY.mr_weights_export(self._handle, ctypes.byref(shared)))
+        check(LIBRARY.mr_weights_export(self.handle, ctypes.byref(shared)))
         return ExportedWeights(shared.fd, shared.manifest.decode())
 
     def borrow(self, name: str) -> Tensor:
         """Weights in place, read-only; steps are refused until it is given back."""
-        return Tensor(self, self._handle or 0, name)
+        return Tensor(self, self.handle, name)
 
 
 def _mpi_of(mpi: Any) -> native.Mpi:

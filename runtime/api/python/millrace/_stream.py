@@ -1,12 +1,14 @@
 """Answers token by token."""
+import atexit
 import ctypes
 import queue
 import threading
+import weakref
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _native as native
 from ._generate import Requests
-from ._native import LIBRARY, check
+from ._native import LIBRARY, Unshared, check
 from ._tokenizer import Tokenizer
 
 _FINISH: Dict[int, Optional[str]] = {-1: None, 0: 'stop', 1: 'length', 2: 'cancelled'}
@@ -35,8 +37,10 @@ class _Feed:
         self.closed = False
         self.cancelled: Set[Tuple[int, Optional[int]]] = set()
         self._run_of_handle, self._handle, self._requests, self._tokenizer = run, handle, requests, tokenizer
-        self.thread = threading.Thread(target=self._run, name='millrace stream')
+        # A daemon, as the interpreter else waits for it before anybody is asked to end it.
+        self.thread = threading.Thread(target=self._run, name='millrace stream', daemon=True)
         self.thread.start()
+        _feeds.add(self)
 
     def _run(self) -> None:
         ended: Optional[BaseException] = None
@@ -68,7 +72,20 @@ class _Feed:
             return LIBRARY.mr_status_new(69, ('%s: %s' % (type(error).__name__, error)).encode())
 
 
-class EventStream:
+_feeds: 'weakref.WeakSet[_Feed]' = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """At the interpreter's end, while its threads can still run: nobody takes what they make."""
+    feeds = list(_feeds)
+    for feed in feeds:
+        feed.closed = True
+    for feed in feeds:
+        feed.thread.join()
+
+
+class EventStream(Unshared):
     """An iterator of Event. Run.stream makes it."""
     _feed: Optional[_Feed] = None
 

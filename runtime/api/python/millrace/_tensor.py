@@ -5,7 +5,7 @@ import threading
 from ctypes import py_object
 from typing import Any, List, Optional, Tuple
 
-from ._native import LIBRARY, DLManagedTensorVersioned, check, text
+from ._native import LIBRARY, DLManagedTensorVersioned, Unshared, check, text
 
 _CAPSULE = b'dltensor_versioned'
 _CPU = 1  # kDLCPU
@@ -57,10 +57,10 @@ def require_lending(device: Tuple[int, int], max_version: Optional[Tuple[int, in
         raise BufferError('weights lie on device %s' % (device,))
 
 
-class Tensor:
+class Tensor(Unshared):
     """Read-only weights of a run, in place. While it lives, or an array made of it, the run refuses to write weights (BorrowedError).
 
-    `numpy.from_dlpack(tensor)` (numpy 2.1 or newer, weights on the CPU) and `torch.from_dlpack(tensor)` share its memory. As a context
+    `numpy.asarray(tensor)` (numpy 2.1 or newer, weights on the CPU) and `torch.from_dlpack(tensor)` share its memory. As a context
     manager it is given back at the end of the block; arrays made of it hold on to it on their own. On a GPU any stream may read them:
     the run waits for reads that are left behind before it writes.
     """
@@ -107,6 +107,15 @@ class Tensor:
             return [part(dim + 1, at + i * inner.strides[dim]) for i in range(inner.shape[dim])]
 
         return part(0, 0)
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        import numpy  # who asks has it
+        shared = numpy.from_dlpack(self)
+        if dtype is None or numpy.dtype(dtype) == shared.dtype:
+            return shared.copy() if copy else shared
+        if copy is False:
+            raise ValueError('%s is %s; as %s it is a copy' % (self.name, shared.dtype, numpy.dtype(dtype)))
+        return shared.astype(dtype)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         inner = self._inner()

@@ -13,10 +13,9 @@ class Tokenizer(Owner):
     """Of a tokenizer.json, or of a folder that has one; the ids are those of PyPI's tokenizers. A context manager; close() ends it."""
 
     def __init__(self, path: Union[str, 'os.PathLike[str]']) -> None:
-        self.handle: Optional[int] = None
         handle = ctypes.c_void_p()
-        check(LIBRARY.mr_tokenizer_open(os.fsencode(os.fspath(path)), ctypes.byref(handle)))
-        self.handle = handle.value
+        check(LIBRARY.mr_tokenizer_open(native.text(os.fsencode(os.fspath(path)), 'a path'), ctypes.byref(handle)))
+        self._held = handle.value
 
     def encode(self, text: str, *, template: bool = True, plain: bool = False) -> List[int]:
         """Ids. `template`: with the tokens that the file puts around a text; `plain`: what reads like an added token is text."""
@@ -32,11 +31,11 @@ class Tokenizer(Owner):
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Text; bytes that are no UTF-8, as those of a character cut in two, become U+FFFD."""
-        given = (ctypes.c_int32 * len(ids))(*ids)
-        count, room = ctypes.c_int64(), 8 * len(ids) + 16
+        given = native.integers(ids, 'ids')
+        count, room = ctypes.c_int64(), 8 * len(given) + 16
         while True:
             text = ctypes.create_string_buffer(room)
-            check(LIBRARY.mr_tokenizer_decode(self.handle, given, len(ids), int(skip_special), text, room, ctypes.byref(count)))
+            check(LIBRARY.mr_tokenizer_decode(self.handle, given, len(given), int(skip_special), text, room, ctypes.byref(count)))
             if count.value <= room:
                 return text.raw[:count.value].decode('utf-8', 'replace')
             room = count.value
@@ -44,10 +43,10 @@ class Tokenizer(Owner):
     def token_id(self, token: str) -> Optional[int]:
         """Of an added token, as '<|endoftext|>'; None: there is none."""
         found = ctypes.c_int32()
-        check(LIBRARY.mr_tokenizer_find(self.handle, token.encode(), ctypes.byref(found)))
+        check(LIBRARY.mr_tokenizer_find(self.handle, native.text(token.encode(), 'a token'), ctypes.byref(found)))
         return None if found.value < 0 else found.value
 
     def close(self) -> None:
-        handle, self.handle = self.handle, None
-        if handle is not None:
-            LIBRARY.mr_tokenizer_free(handle)
+        held, self._held = self._held, None
+        if held is not None:
+            LIBRARY.mr_tokenizer_free(held)
