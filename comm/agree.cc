@@ -1,20 +1,30 @@
 #include "comm/agree.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace millrace {
 namespace {
 
-// The code as one letter, and the words. Empty: it went well.
+// Told from what ranks exchange elsewhere.
+constexpr std::string_view kSign = "agree:";
+
+// The code as one letter, and the words; nothing where it went well.
 std::string Packed(const std::optional<Error>& error) {
-  return error
-             ? static_cast<char>('a' + static_cast<int>(error->code())) + std::string(error->what())
-             : "";
+  std::string text(kSign);
+  if (error) text += static_cast<char>('a' + static_cast<int>(error->code()));
+  if (error) text += error->what();
+  return text;
 }
 
-Error Unpacked(const std::string& text) {
-  return Error(static_cast<ErrorCode>(text[0] - 'a'), text.substr(1));
+std::optional<Error> Unpacked(const std::string& text, int rank) {
+  MR_REQUIRE(ErrorCode::kComm, text.starts_with(kSign),
+             "rank {} is in another exchange than this one: the ranks make other calls, or in "
+             "another order",
+             rank);
+  if (text.size() == kSign.size()) return std::nullopt;
+  return Error(static_cast<ErrorCode>(text[kSign.size()] - 'a'), text.substr(kSign.size() + 1));
 }
 
 std::optional<Error> FailureOf(const std::function<void()>& step) {
@@ -33,7 +43,8 @@ std::optional<Error> FailureOf(const std::function<void()>& step) {
 std::optional<RankFailure> FirstFailure(Communicator& ranks, const std::optional<Error>& own) {
   const std::vector<std::string> all = ranks.HostAllGather(Packed(own));
   for (size_t r = 0; r < all.size(); ++r)
-    if (!all[r].empty()) return RankFailure{static_cast<int>(r), Unpacked(all[r])};
+    if (const auto error = Unpacked(all[r], static_cast<int>(r)))
+      return RankFailure{static_cast<int>(r), *error};
   return std::nullopt;
 }
 
@@ -43,8 +54,7 @@ std::optional<RankFailure> FirstFailure(Communicator& ranks, const std::function
 
 void OnLeader(Communicator& ranks, const std::function<void()>& step) {
   const std::optional<Error> own = ranks.rank() == 0 ? FailureOf(step) : std::nullopt;
-  const std::string heard = ranks.HostBroadcast(Packed(own), 0);
-  if (!heard.empty()) throw Unpacked(heard);
+  if (const auto heard = Unpacked(ranks.HostBroadcast(Packed(own), 0), 0)) throw *heard;
 }
 
 }  // namespace millrace

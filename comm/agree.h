@@ -15,7 +15,7 @@ struct RankFailure {
   Error error;
 };
 
-// Of the lowest rank that has one.
+// Of the lowest rank that has one. Error(kComm) here and below: a rank is in another exchange.
 std::optional<RankFailure> FirstFailure(Communicator& ranks, const std::optional<Error>& own);
 
 // `step` runs on every rank; an exception that is no Error counts as kInternal.

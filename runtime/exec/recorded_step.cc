@@ -13,6 +13,17 @@
 #include "runtime/exec/issue_order.h"
 
 namespace millrace {
+namespace {
+
+// At its end the host issues nothing.
+struct EndOfIssue {
+  ProgressMarks* marks;  // null: nobody looks
+  ~EndOfIssue() {
+    if (marks != nullptr) marks->EndIssue();
+  }
+};
+
+}  // namespace
 
 RecordedStep::RecordedStep(Executor& executor, const Binding& binding,
                            const std::vector<Entry>& schedule, GraphMode mode,
@@ -171,11 +182,17 @@ std::vector<size_t> RecordedStep::Joined() const {
 void RecordedStep::RequireAll(const std::string& what, const std::function<void()>& step) {
   const std::vector<size_t> joined = Joined();
   if (joined.empty()) return step();
+  // A wait for other ranks, which takes CPU time, is no progress of an op.
+  ProgressMarks* const marks = executor_.context_.marks;
+  const auto own = [&] {
+    const EndOfIssue end{marks};
+    step();
+  };
   std::optional<Error> failure;
   for (const size_t member : joined) {
     const CommSet::Member& of = executor_.context_.comms->members()[member];
     const std::optional<RankFailure> failed =
-        member == joined.front() ? FirstFailure(*of.comm, step) : FirstFailure(*of.comm, failure);
+        member == joined.front() ? FirstFailure(*of.comm, own) : FirstFailure(*of.comm, failure);
     if (!failed || failure) continue;
     failure = Error(failed->error.code(),
                     fmt::format("rank {} {} the recorded {} step: {}. No rank goes on "
@@ -184,6 +201,7 @@ void RecordedStep::RequireAll(const std::string& what, const std::function<void(
                                 failed->error.what()));
   }
   if (failure) throw *failure;
+  if (marks != nullptr) marks->At(0, false);
 }
 
 void RecordedStep::CaptureTogether(const Binding& now) {

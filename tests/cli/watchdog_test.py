@@ -77,6 +77,13 @@ class Watchdog(CliTest):
         self.assertRegex(line, r'rank 1 \(pid \d+ on \S+\) is in the phase "reading tokens" of step 20.* and holds the others up; rank 0 waits in ')
         self.assertEqual(run.steps()[-1:], [19])
 
+    def test_the_others_of_a_first_replay_are_watched_too(self):
+        """Ahead of it ranks tell each other that they are ready, which takes CPU time while one of them does not come."""
+        config, run = self.watched()
+        outcome, line = self.expect_hang(start('train', config, ranks=2, env={'MILLRACE_INJECT': '2:1:loader'}))
+        self.assertRegex(line, r'rank 1 \(pid \d+ on \S+\) is in the phase "reading tokens" of step 2.* and holds the others up; rank 0 ')
+        self.assertEqual(run.steps()[-1:], [1])
+
     def stopped_meanwhile(self, number, seconds, ranks, **sections):
         """Stops `ranks` of two for some seconds, lets the run go on, ends it. Also gives when it was about to stop, had stopped, was about to
         let go on, and had let go on."""

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -57,6 +58,27 @@ TEST_CASE("an exception of another kind is an internal failure, an Error without
   CHECK(HeardOf(2, [](int rank) {
           if (rank == 1) throw Error(ErrorCode::kConfig, "");
         }) == std::vector<Heard>(2, {1, ErrorCode::kConfig, ""}));
+}
+
+TEST_CASE("words of another exchange are not taken for an answer", "[comm][agree]") {
+  for (const std::string words : {"", "0", "00", "agree", "{}"}) {
+    std::vector<std::string> said(3);
+    RunRanks(3, [&](Communicator& ranks) {
+      try {
+        if (ranks.rank() == 1)
+          ranks.HostAllGather(words);
+        else
+          FirstFailure(ranks, std::nullopt);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kComm)
+          said[static_cast<size_t>(ranks.rank())] = error.what();
+      }
+    });
+    const std::string one =
+        "rank 1 is in another exchange than this one: the ranks make other "
+        "calls, or in another order";
+    CHECK(said == std::vector<std::string>{one, "", one});
+  }
 }
 
 TEST_CASE("a step of the leader runs once, and its failure is thrown on all", "[comm][agree]") {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "runtime/exec/agreement/order_log.h"
 #include "runtime/exec/engine.h"
 
@@ -32,6 +33,7 @@ std::string OrderDifferenceText(Session& session, int64_t done,
 
 RankVotes MeetRanks(Session& session, int64_t done, bool stop, char save, bool compare_order) {
   const std::string warnings = session.log().TakeWarnings();
+  constexpr size_t kVote = 3;
   std::string mine = {stop ? '1' : '0', save, warnings.empty() ? '0' : '1'};
   if (compare_order) mine += session.engine().order()->Digests();
   RankVotes votes;
@@ -39,10 +41,14 @@ RankVotes MeetRanks(Session& session, int64_t done, bool stop, char save, bool c
   std::vector<std::string> digests;
   Communicator& world = session.engine().comms().world();
   for (const std::string& vote : world.HostAllGather(mine)) {
+    MR_REQUIRE(ErrorCode::kComm, vote.size() >= kVote,
+               "after step {}: a rank is in another exchange than this one: the ranks make other "
+               "calls, or in another order",
+               done);
     votes.stop |= vote[0] == '1';
     votes.saves += vote[1];
     warned |= vote[2] == '1';
-    digests.push_back(vote.substr(3));
+    digests.push_back(vote.substr(kVote));
   }
   if (warned) session.log().Meet(world.HostAllGather(warnings));
   if (compare_order) votes.order_difference = OrderDifferenceText(session, done, digests);
