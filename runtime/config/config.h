@@ -149,8 +149,10 @@ struct ParallelConfig {
   // That have experts of their own.
   int64_t ExpertRanks() const { return expert * (experts_over_tensor ? tensor : 1); }
   int64_t DataRankSize() const { return context * tensor; }  // ranks of a data rank
-  // Ranks to one place along shard and replicate.
-  int64_t OtherAxes() const { return expert * DataRankSize(); }
+  // Ranks to one place along shard and replicate; kBeyond where they are as many or more, so that
+  // products with other axes are numbers.
+  static constexpr int64_t kBeyond = int64_t{1} << 22;  // more than any world
+  int64_t OtherAxes() const { return std::min(expert * DataRankSize(), kBeyond); }
   int64_t Shard(int64_t world) const { return shard.value_or(world / (replicate * OtherAxes())); }
   // Groups of ranks that read sequences of their own; those of a group share them.
   int64_t DataRanks(int64_t world) const { return std::max<int64_t>(1, world / DataRankSize()); }

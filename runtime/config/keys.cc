@@ -31,7 +31,10 @@ std::vector<Key> DataKeys() {
           "tokenizer made them are refused."),
       KEY(data.shuffle_seed, From(0, kMaxSeed),
           "Decides the order of the samples, the same at any world size."),
-      KEY(data.eval_batches, From(1, kMillion), "Batches per evaluation."),
+      KEY(data.eval_batches, From(1, kMillion),
+          "Batches per evaluation, each of train.micro_batch windows of every data rank: the first "
+          "ones of the held-out part, as far as it has whole batches. Losses of other products of "
+          "the three are of other windows."),
       KEY(data.document_mask, any,
           "A row of `model.seq_len` tokens is the documents that lie in it: attention and "
           "positions stop where one ends, and states of mixers begin anew; the first token of a "

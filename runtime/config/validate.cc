@@ -215,7 +215,9 @@ class Validator {
     const ScheduleConfig& schedule = optimizer.schedule;
     const int64_t steps = config_.train.steps;
     Require(schedule.warmup <= steps, {"optimizer.schedule.warmup", "train.steps"},
-            "the warm-up must fit into the run");
+            "the warm-up must fit into the run: {} steps of {}; with {} steps, warmup can be {}",
+            schedule.warmup, steps, steps,
+            std::min<int64_t>(steps, std::max<int64_t>(steps / 10, 1)));
     if (schedule.kind != ScheduleConfig::Kind::kConstant)
       Require(schedule.min_lr <= optimizer.lr, {"optimizer.schedule.min_lr", "optimizer.lr"},
               "min_lr must not exceed lr");
@@ -269,14 +271,18 @@ class Validator {
       keys.insert(keys.begin(), "parallel.shard");
       Require(*parallel.shard * others == world, keys,
               "shard * replicate{} must be the world, {} ranks, not {}; shard may be left out{}",
-              splits, world, *parallel.shard * others,
+              splits, world, InWords(*parallel.shard * others),
               world % others == 0 ? fmt::format(", or {}", world / others) : "");
     } else {
-      Require(world % others == 0, keys,
-              "{}must divide the world, {} ranks, as {} would; {} does not",
-              splits.empty() ? "" : fmt::format("replicate{} ", splits), world,
-              NearestThat(others, world, [&](int64_t n) { return world % n == 0; }), others);
+      Require(
+          world % others == 0, keys, "{}must divide the world, {} ranks, as {} would; {} does not",
+          splits.empty() ? "" : fmt::format("replicate{} ", splits), world,
+          NearestThat(others, world, [&](int64_t n) { return world % n == 0; }), InWords(others));
     }
+  }
+  static std::string InWords(int64_t ranks) {
+    return ranks < ParallelConfig::kBeyond ? fmt::format("{}", ranks)
+                                           : fmt::format("{} or more", ParallelConfig::kBeyond);
   }
 
   // Two equal chunks of each sequence on each rank.

@@ -141,6 +141,25 @@ TEST_CASE("global_batch sets accumulate, or checks it", "[config][validate]") {
   REQUIRE(TrainConfig{.micro_batch = 5}.GlobalBatch(2) == 10);
 }
 
+// Products of axes that 64 bits have no room for.
+TEST_CASE("a world that nobody has is a mistake like others", "[config][validate]") {
+  std::vector<std::string> sets;
+  for (const char* axis : {"replicate", "tensor", "context", "expert"})
+    sets.push_back(std::string("parallel.") + axis + "=65536");
+  const auto said = [&]() -> std::string {
+    try {
+      LoadConfig({}, sets, {.world = 6});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK_THAT(said(), Catch::Matchers::Contains(
+                         "must divide the world, 6 ranks, as 6 would; 4194304 or more does"));
+  sets.push_back("parallel.shard=1000000");
+  CHECK_THAT(said(), Catch::Matchers::Contains("must be the world, 6 ranks, not 4194304 or more"));
+}
+
 TEST_CASE("shard times replicate is the world", "[config][validate]") {
   const ConfigContext six{.world = 6};
   Check({{{}, "", "", six},
