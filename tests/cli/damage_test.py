@@ -83,6 +83,15 @@ class Damage(CliTest):
                 self.assertEqual(run.loss_bits(), self.long_run.loss_bits())
                 self.assertEqual(run.hashes(), self.long_run.hashes())
 
+    def test_who_uses_an_older_one_says_so(self):
+        config, run = self.copy('use')
+        cut_manifest(run, 4)
+        before = files_of(run.path)
+        for command in (('eval', config), ('generate', config, '--prompt', 'a', '--tokens', 1), ('export', config, '--to', self.path('exported'))):
+            outcome = self.expect(millrace(*command), OK)
+            self.expect_line(outcome.err, r'^millrace: warning: checkpoint %s is damaged, and an older one is used: ' % run.checkpoint(4))
+        self.assertEqual(files_of(run.path), before)
+
     def test_when_all_are_damaged_auto_begins_anew_and_says_so(self):
         config, run = self.copy('all')
         flip_shard(run, 4)

@@ -66,6 +66,8 @@ int ExportVerb(const ExchangeArguments& arguments) {
     Session session(c, context.environment, {kPlans, false});
     const ResumedRun loaded =
         LoadForUse(session.engine(), c.run.dir, arguments.checkpoint, IdentityOf(session));
+    for (const std::string& warning : loaded.warnings)
+      context.log.Warning(LogScope::kAllRanks, warning);
     ExportOptions options;
     if (const auto tokenizer = TokenizerOf(c)) options.tokenizer_json = tokenizer->json();
     ExportHuggingFace(session.engine(), session.run().spec, c.model, arguments.folder, options);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <new>
 #include <optional>
 
 #include "runtime/api/c/event_callback.h"
@@ -112,6 +113,11 @@ std::vector<GeneratedAnswer> LinkedRun::GenerateChecked(
     } catch (const CallError&) {  // of a callback, between turns: peers go on with theirs
       generates_->Finish();
       throw;
+    } catch (const std::bad_alloc&) {  // nobody waits for it, and no weight has changed
+      if (meeting_->world_size() > 1) throw;
+      generates_->Finish();
+      throw CallError(MR_DOES_NOT_FIT, fmt::format("no host memory for the answers to {} requests",
+                                                   requests.size()));
     }
     generates_->Finish();
   });

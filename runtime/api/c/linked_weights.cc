@@ -84,7 +84,7 @@ std::string LinkedRun::FolderOr(const std::string& folder) const {
 void LinkedRun::Load(const std::string& run_dir) {
   const std::string folder = FolderOr(run_dir);
   const RunIdentity identity = IdentityOf(*session_);
-  std::string checkpoint;
+  CheckpointToUse checkpoint;
   ResumedRun loaded;
   WriteWeights(
       CallOn("mr_load", folder.c_str()), [] {},
@@ -92,9 +92,9 @@ void LinkedRun::Load(const std::string& run_dir) {
       [&] { loaded = LoadVerified(session_->engine(), checkpoint, identity); });
   step_ = loaded.progress.step;
   samples_ = loaded.progress.samples;
-  saved_ = {folder, checkpoint, version_, step_};
-  for (const std::string& change : loaded.changes)
-    log_.Write(LogLevel::kWarning, LogScope::kAllRanks, change);
+  saved_ = {folder, checkpoint.folder, version_, step_};
+  for (const auto* const said : {&loaded.warnings, &loaded.changes})
+    for (const std::string& text : *said) log_.Write(LogLevel::kWarning, LogScope::kAllRanks, text);
 }
 
 void LinkedRun::Save(const std::string& run_dir) {

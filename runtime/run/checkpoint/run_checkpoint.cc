@@ -246,24 +246,30 @@ void RequirePlaceFor(const std::string& run_dir, int64_t step, const RunIdentity
       entries.front().folder, step);
 }
 
-std::string CheckpointForUse(Engine& engine, const std::string& run_dir,
-                             const std::string& checkpoint, const RunIdentity& identity) {
+CheckpointToUse CheckpointForUse(Engine& engine, const std::string& run_dir,
+                                 const std::string& checkpoint, const RunIdentity& identity) {
   Communicator& world = engine.comms().world();
-  std::string folder = checkpoint;
-  if (folder.empty()) {
+  CheckpointToUse found = {checkpoint, {}};
+  if (checkpoint.empty()) {
+    Json told;
     OnLeader(world, [&] {
       for (const CheckpointEntry& entry : ListCheckpoints(CheckpointRoot(run_dir))) {
-        if (!entry.usable()) continue;
-        folder = entry.folder;
-        return;
+        if (entry.usable()) {
+          found.folder = entry.folder;
+          break;
+        }
+        found.warnings.push_back(fmt::format(
+            "checkpoint {} is damaged, and an older one is used: {}", entry.folder, entry.problem));
       }
-      throw Error(
-          ErrorCode::kCheckpoint,
-          fmt::format("{} holds no usable checkpoint; train first, or name one with --checkpoint",
-                      CheckpointRoot(run_dir)));
+      MR_REQUIRE(ErrorCode::kCheckpoint, !found.folder.empty(),
+                 "{} holds no usable checkpoint; train first, or name one with --checkpoint",
+                 CheckpointRoot(run_dir));
+      told = {{"folder", found.folder}, {"warnings", found.warnings}};
     });
-    folder = world.HostBroadcast(folder, 0);
+    told = ParseOrderedJson(world.HostBroadcast(DumpJson(told), 0));
+    found = {told.at("folder"), told.at("warnings")};
   }
+  const std::string& folder = found.folder;
   const std::vector<std::string> problems = VerifyTogether(world, folder);
   std::error_code ignored;
   const bool is_run = std::filesystem::is_directory(CheckpointRoot(folder), ignored);
@@ -272,7 +278,7 @@ std::string CheckpointForUse(Engine& engine, const std::string& run_dir,
              is_run ? "; this is the folder of a run: name one of its checkpoints" : "");
   const CheckpointManifest manifest = ReadManifest(folder);
   RequireSameModel(manifest.identity, ModelOf(manifest), folder, identity);
-  return folder;
+  return found;
 }
 
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
@@ -284,9 +290,11 @@ ResumedRun LoadRun(Engine& engine, const std::string& checkpoint, const RunIdent
   return LoadForUse(engine, "", checkpoint, identity);
 }
 
-ResumedRun LoadVerified(Engine& engine, const std::string& checkpoint,
+ResumedRun LoadVerified(Engine& engine, const CheckpointToUse& checkpoint,
                         const RunIdentity& identity) {
-  return LoadCheckpoint(engine, checkpoint, identity);
+  ResumedRun loaded = LoadCheckpoint(engine, checkpoint.folder, identity);
+  loaded.warnings = checkpoint.warnings;
+  return loaded;
 }
 
 }  // namespace millrace

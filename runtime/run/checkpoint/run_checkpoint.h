@@ -65,7 +65,7 @@ struct ResumedRun {
   RunProgress progress;
   std::string path;                   // "": nothing was loaded, but there is something to say
   int64_t world = 0;                  // ranks that saved it
-  std::vector<std::string> warnings;  // checkpoints put aside, and why
+  std::vector<std::string> warnings;  // checkpoints put or left aside, and why
   std::vector<std::string> changes;   // what is not as it was saved: data, world, layout
 };
 
@@ -76,15 +76,20 @@ std::optional<ResumedRun> ResumeRun(Engine& engine, const std::string& run_dir, 
 
 // Collective. Loads `checkpoint`, or with "" the newest of run_dir that looks usable:
 // for evaluation, generation, export. kCheckpoint when there is none, or it is
-// damaged; nothing is moved.
+// damaged; nothing is moved, and newer ones that do not look usable are warnings.
 ResumedRun LoadForUse(Engine& engine, const std::string& run_dir, const std::string& checkpoint,
                       const RunIdentity& identity);
 
 // The two halves of LoadForUse: which checkpoint, after all that is checked of it, so far without
 // an effect; and its states into the engine. Collectives.
-std::string CheckpointForUse(Engine& engine, const std::string& run_dir,
-                             const std::string& checkpoint, const RunIdentity& identity);
-ResumedRun LoadVerified(Engine& engine, const std::string& checkpoint, const RunIdentity& identity);
+struct CheckpointToUse {
+  std::string folder;
+  std::vector<std::string> warnings;  // newer ones that are damaged, and how
+};
+CheckpointToUse CheckpointForUse(Engine& engine, const std::string& run_dir,
+                                 const std::string& checkpoint, const RunIdentity& identity);
+ResumedRun LoadVerified(Engine& engine, const CheckpointToUse& checkpoint,
+                        const RunIdentity& identity);
 
 // Whether a checkpoint of this run may be saved into run_dir now: where it is told from others, and
 // thinned, by its step. Not a collective. Error(kCheckpoint) naming the one that is in the way, of

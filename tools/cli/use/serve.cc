@@ -124,10 +124,14 @@ class FollowedRun final : public WeightSource {
   }
 
  private:
-  std::optional<CheckpointEntry> Newest() const {
+  std::optional<CheckpointEntry> Newest() {
     const auto root = std::filesystem::path(run_dir_) / "checkpoints";
-    for (CheckpointEntry& entry : ListCheckpoints(root.string()))
-      if (entry.usable() && !damaged_.contains(entry.folder)) return std::move(entry);
+    for (CheckpointEntry& entry : ListCheckpoints(root.string())) {
+      if (!entry.usable())
+        LeaveOut(entry.folder, entry.problem);
+      else if (!damaged_.contains(entry.folder))
+        return std::move(entry);
+    }
     return std::nullopt;
   }
 

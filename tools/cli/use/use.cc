@@ -18,6 +18,8 @@ ResumedRun LoadWeights(RankContext& context, Session& session, const std::string
 ResumedRun LoadWeights(RankContext& context, Session& session, const std::string& run_dir,
                        const std::string& checkpoint) {
   ResumedRun loaded = LoadForUse(session.engine(), run_dir, checkpoint, IdentityOf(session));
+  for (const std::string& warning : loaded.warnings)
+    context.log.Warning(LogScope::kAllRanks, warning);
   context.log.Info(LogScope::kAllRanks,
                    fmt::format("weights of step {} from {}", loaded.progress.step, loaded.path));
   for (const std::string& change : loaded.changes)
@@ -36,7 +38,8 @@ int EvalVerb(const EvalArguments& arguments) {
     const Session::HeldOutLoss held_out = session.EvaluateHeldOut();
     nlohmann::ordered_json line = {{"step", loaded.progress.step},
                                    {"eval_loss", FiniteOrNull(held_out.loss)},
-                                   {"perplexity", FiniteOrNull(std::exp(held_out.loss))}};
+                                   {"perplexity", FiniteOrNull(std::exp(held_out.loss))},
+                                   {"targets", held_out.targets}};
     for (const SourceLoss& source : held_out.sources)
       line["source_eval_loss"][source.name] = FiniteOrNull(source.loss);
     if (session.config().model.BalancedGate()) line["gate"] = "balanced";
