@@ -131,6 +131,9 @@ TEST_CASE("requests to stop explain what signals and mpirun's own codes do not",
   const Verdict early = Judge(Lost(SIGUSR1), kMpirun, 1);
   CHECK(early.exit_code == 75);
   CHECK(early.sentence == "stopped before the first step; there was nothing to save");
+  JobKind without_steps = kMpirun;
+  without_steps.has_steps = false;
+  CHECK(Judge(Lost(SIGUSR1), without_steps, 1).sentence == "stopped on request");
   CHECK(Judge(Lost(SIGUSR1), kMpirun, 0).exit_code == 72);  // somebody else's signal
   CHECK(Judge(Lost(SIGTERM), kMpirun, 1).exit_code == 72);
   const Verdict twice = Judge(Lost(SIGTERM), kMpirun, 2);

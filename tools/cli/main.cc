@@ -1,5 +1,6 @@
 // The program millrace: runs the verb that the command line asks for, and says what goes wrong.
 #include <iostream>
+#include <new>
 #include <optional>
 
 #include "runtime/base/error.h"
@@ -49,6 +50,11 @@ int Main(const char* program, std::vector<std::string> words) {
   } catch (const Error& error) {
     std::cerr << "millrace: " << error.what() << std::endl;
     return ExitCode(error.code());
+  } catch (const std::bad_alloc&) {
+    std::cerr << "millrace: this process is given no more host memory; what it was asked for is "
+                 "too large"
+              << std::endl;
+    return ExitCode(ErrorCode::kOutOfMemory);
   } catch (const std::exception& error) {
     std::cerr << "millrace: " << error.what() << std::endl;
     return ExitCode(ErrorCode::kInternal);

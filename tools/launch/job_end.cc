@@ -51,10 +51,11 @@ Verdict Preempted(const std::string& sentence) {
 
 // `reason_of`, `who`: whom the signal ended, for the two sentences.
 Verdict EndedBySignal(int number, const std::string& reason_of, const std::string& who,
-                      int stop_requests) {
+                      const JobKind& kind, int stop_requests) {
   if (stop_requests > 1) return StoppedAtOnce();
   if (stop_requests == 1 && number == SIGUSR1)
-    return Preempted("stopped before the first step; there was nothing to save");
+    return Preempted(kind.has_steps ? "stopped before the first step; there was nothing to save"
+                                    : "stopped on request");
   const std::string name = SignalName(number);
   if (IsCrash(number))
     return {
@@ -70,18 +71,19 @@ Verdict EndedBySignal(int number, const std::string& reason_of, const std::strin
 
 Verdict OfOneProcess(const JobEnd& end, const JobKind& kind, int stop_requests) {
   if (!IsSignalCode(end.code)) return {end.code, ReasonOfCode("the run", end.code), "", {}};
-  Verdict verdict =
-      EndedBySignal(end.code - kSignalBase, "the run", "rank 0 on " + kind.host, stop_requests);
+  Verdict verdict = EndedBySignal(end.code - kSignalBase, "the run", "rank 0 on " + kind.host, kind,
+                                  stop_requests);
   verdict.lost_rank = 0;
   return verdict;
 }
 
-Verdict OfLostRank(const JobEnd& end, int stop_requests) {
+Verdict OfLostRank(const JobEnd& end, const JobKind& kind, int stop_requests) {
   const auto& [rank, host, signal] = *end.said.lost_rank;
   const auto process = end.said.ranks.find(rank);
   const std::string pid = process == end.said.ranks.end() ? "?" : std::to_string(process->second);
-  Verdict verdict = EndedBySignal(
-      signal, "a rank", fmt::format("rank {} (pid {}) on {}", rank, pid, host), stop_requests);
+  Verdict verdict =
+      EndedBySignal(signal, "a rank", fmt::format("rank {} (pid {}) on {}", rank, pid, host), kind,
+                    stop_requests);
   verdict.lost_rank = rank;
   return verdict;
 }
@@ -106,7 +108,7 @@ Verdict OfOwnCode(const JobEnd& end, const JobKind& kind, int stop_requests) {
   }
   if (IsSignalCode(end.code)) {
     const std::string who = end.leader_lost ? kind.leader : "a rank";
-    return EndedBySignal(end.code - kSignalBase, who, who, stop_requests);
+    return EndedBySignal(end.code - kSignalBase, who, who, kind, stop_requests);
   }
   if (stop_requests > 1 && !known) return StoppedAtOnce();  // mpirun's own code says nothing
   const std::string reason = ReasonOfCode(kind.leader, end.code);
@@ -119,7 +121,7 @@ Verdict OfOwnCode(const JobEnd& end, const JobKind& kind, int stop_requests) {
 }
 
 Verdict OfMpirun(const JobEnd& end, const JobKind& kind, int stop_requests) {
-  if (end.said.lost_rank) return OfLostRank(end, stop_requests);
+  if (end.said.lost_rank) return OfLostRank(end, kind, stop_requests);
   if (end.code == 0) return {};
   if (kind.announces && end.said.ranks.empty()) {
     if (stop_requests > 0) return Preempted("stopped before the ranks started; nothing to save");

@@ -24,6 +24,7 @@ struct JobKind {
   std::string leader;      // "mpirun", or what else starts the ranks; "" for one process without
   std::string host;        // of this process
   bool announces = false;  // our own command line: a rank that runs has announced itself
+  bool has_steps = true;   // training, which saves before it stops
 };
 
 struct Verdict {

@@ -67,6 +67,15 @@ std::vector<std::string> ListFolder(const std::string& path, TokenFileKind kind)
       found.push_back({entries->is_symlink(error), name, {status.st_dev, status.st_ino}});
   }
   MR_REQUIRE(ErrorCode::kData, !error, "cannot list the folder {}: {}", path, error.message());
+  const auto named = [&](std::string_view end) {
+    return std::any_of(found.begin(), found.end(),
+                       [&](const Found& file) { return file.name.ends_with(end); });
+  };
+  MR_REQUIRE(ErrorCode::kData,
+             kind != TokenFileKind::kText || !named("tokens.json") || !named(".bin"),
+             "the folder {} has token files, with their tokens.json, and no text; they are read "
+             "with data.kind=tokens",
+             path);
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return std::pair(a.is_link, a.name) <
            std::pair(b.is_link, b.name);  // own names claim their file first

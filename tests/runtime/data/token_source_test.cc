@@ -128,6 +128,11 @@ TEST_CASE("text: a path that is a link, a missing path, a pipe, an empty file, a
   std::filesystem::create_directory(dir / "folder");
   RequireError(ErrorCode::kData, {dir / "folder", "no non-empty file directly in it"},
                [&] { OpenTokenSource(Options(Kind::kText, dir / "folder", 2, 256)); });
+  std::filesystem::create_directory(dir / "tokens");
+  WriteBytes(dir / "tokens/tokens.json", "{}");
+  WriteBytes(dir / "tokens/tokens_0.bin", "0123");
+  RequireError(ErrorCode::kData, {dir / "tokens", "data.kind=tokens"},
+               [&] { OpenTokenSource(Options(Kind::kText, dir / "tokens", 2, 256)); });
   RequireError(ErrorCode::kData, {dir / "folder", "*.bin"},
                [&] { OpenTokenSource(Options(Kind::kTokens, dir / "folder", 2, 256)); });
   RequireError(ErrorCode::kData, {"data.path is missing"},

@@ -66,6 +66,8 @@ int ExitCodeOf(const JobEnd& end, const JobKind& kind, const std::string& logs_n
   return verdict.exit_code;
 }
 
+bool HasSteps(const std::vector<std::string>& command) { return command.front() == "train"; }
+
 int RunAlone(const std::vector<std::string>& command) {
   std::optional<TemporaryFolder> folder;
   JobSetup setup;
@@ -82,7 +84,7 @@ int RunAlone(const std::vector<std::string>& command) {
   StopSequence stop(std::nullopt);
   Job job(setup);
   job.Run(stop);
-  return ExitCodeOf(job.end(), {.leader = "", .host = HostName()},
+  return ExitCodeOf(job.end(), {.leader = "", .host = HostName(), .has_steps = HasSteps(command)},
                     setup.environment["MILLRACE_LOGS_NOTE"], began);
 }
 
@@ -129,9 +131,11 @@ int RunRanks(const RankOptions& options, const std::vector<std::string>& command
   const bool whole = out.Drain([] { return StopRequests() > 1; });
   const auto patience = std::chrono::steady_clock::now() + kLastWords;
   err.Drain([&] { return std::chrono::steady_clock::now() > patience; });
-  const JobKind kind = {.leader = "mpirun", .host = HostName(), .announces = true};
+  const bool has_steps = HasSteps(command);
+  const JobKind kind = {
+      .leader = "mpirun", .host = HostName(), .announces = true, .has_steps = has_steps};
   const int code = ExitCodeOf(job.end(), kind, folder.logs_note(), began);
-  const bool has_files = command.front() == "train";  // which are its results
+  const bool has_files = has_steps;  // which are its results
   return code == 0 && !whole && !has_files ? ExitCode(ErrorCode::kIo) : code;
 }
 
