@@ -64,6 +64,7 @@ int Behave(const std::vector<std::string>& words) {
             getenv("OPENBLAS_NUM_THREADS") + "\n");
   } else if (behaviour == "abort" && rank == 1) {
     SayOnce("rank 1 aborts\n");
+    millrace::AnnounceEnd(std::stoi(words[2]));
     MPI_Abort(MPI_COMM_WORLD, std::stoi(words[2]));
   } else if (behaviour == "crash" && rank == 1) {
     signal(SIGSEGV, SIG_DFL);
@@ -85,7 +86,9 @@ int main(int argc, char** argv) {
     const auto ranks = millrace::TakeRankOptions(words);
     if (ranks && millrace::RunsAsRanks(words.front())) return millrace::LaunchOnce(*ranks, words);
     millrace::UnblockStopSignals();
-    return Behave(words);
+    const int code = Behave(words);
+    if (code != 0) millrace::AnnounceEnd(code);
+    return code;
   } catch (const std::exception& error) {
     SayOnce(std::string("millrace: ") + error.what() + "\n");
     return 2;
