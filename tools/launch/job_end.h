@@ -33,7 +33,7 @@ struct Verdict {
   std::string sentence;          // for people; "" where the job itself has said why it ended
   std::optional<int> lost_rank;  // a signal ended it: somebody else must show its last lines
   // A rank has ended it with a code of the program's, and mpirun has not passed on what it said,
-  // which Open MPI 4.1.4 at times does when it is late itself: its log knows.
+  // as one that was late itself may not have: its log knows.
   bool unsaid = false;
 };
 

@@ -49,6 +49,11 @@ std::string Packed(const std::string& call, const Refusal& refusal) {
 
 [[noreturn]] void ThrowOf(size_t rank, const std::string& packed) {
   const size_t space = packed.find(' ');
+  MR_REQUIRE(ErrorCode::kComm,
+             (packed.starts_with(kCallError) || packed.starts_with(kError)) && space != packed.npos,
+             "rank {} is in another exchange than this one: the ranks make other calls, or in "
+             "another order",
+             rank);
   const int code = std::atoi(packed.c_str() + 1);
   const std::string text = fmt::format("rank {}: {}", rank, packed.substr(space + 1));
   if (packed.front() == kCallError) throw CallError(code, text);
@@ -69,7 +74,7 @@ void AgreeOn(Communicator& ranks, const std::string& call, const std::function<v
   talk([&] { all = ranks.HostAllGather(Packed(call, RefusalOf(own))); });
   if (own) std::rethrow_exception(own);
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].front() != kGoesOn) ThrowOf(rank, all[rank]);
+    if (!all[rank].starts_with(kGoesOn)) ThrowOf(rank, all[rank]);
   for (size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank] != all[0])
       throw CallError(MR_INVALID_ARGUMENT,

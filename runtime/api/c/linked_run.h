@@ -153,7 +153,7 @@ class LinkedRun {
   bool has_weights_ = false;
   uint64_t version_ = 0;
   int64_t step_ = 0, samples_ = 0;
-  // By the last mr_save.
+  // The state that the last mr_save or mr_load has left in a folder.
   struct Saved {
     std::string folder, checkpoint;
     uint64_t version = 0;

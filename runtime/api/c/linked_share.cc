@@ -16,7 +16,7 @@
 namespace millrace {
 namespace {
 
-void SyncQuietly(class Stream& stream) noexcept {
+void SyncQuietly(Stream& stream) noexcept {
   try {
     stream.Sync();
   } catch (const std::exception&) {  // what is thrown already says more

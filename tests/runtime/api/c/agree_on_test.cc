@@ -90,5 +90,25 @@ TEST_CASE("ranks that are in different calls all hear of both, and go on", "[api
   }
 }
 
+TEST_CASE("words of another exchange are not taken for an answer", "[api][c][ranks]") {
+  for (const std::string words : {"", "agree:", "e", "c12", "12"}) {
+    std::vector<bool> told(2);
+    RunRanks(2, [&](Communicator& ranks) {
+      if (ranks.rank() == 1) {
+        ranks.HostAllGather(words);
+        return;
+      }
+      try {
+        AgreeOn(
+            ranks, "a call", [] {}, [](const std::function<void()>& work) { work(); });
+      } catch (const Error& error) {
+        told[0] = error.code() == ErrorCode::kComm;
+      }
+    });
+    CAPTURE(words);
+    CHECK(told[0]);
+  }
+}
+
 }  // namespace
 }  // namespace millrace
