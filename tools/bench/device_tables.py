@@ -111,6 +111,30 @@ def prefill(folder):
             "Steps of decode as above, by both in turn:", "", *table(["decode", "batch", "before, ms", "ms a step", "before / ms", "tokens/s"], steps)]
 
 
+def era_line(case):
+    """Of era_gpu.py: the first step of a turn counts by itself."""
+    later = {name: [ms for part in case[name] for ms in part[1:]] for name in ("none", "era")}
+    first = {name: statistics.median(part[0] for part in case[name]) for name in later}
+    ratios = sorted(statistics.median(b[1:]) / statistics.median(a[1:]) for a, b in zip(case["none"], case["era"]))
+    ratio = statistics.median(later["era"]) / statistics.median(later["none"])
+    return [f"{case['case']}, B {case['rows']}", spread(later["none"], "{:.3f}"), spread(later["era"], "{:.3f}"),
+            f"{ratio:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})", f"{first['none']:.2f}, {first['era']:.2f}",
+            f"{1e3 * statistics.median(case['export_s']):.1f} ms of {case['export_bytes'] / 1e9:.2f} GB"]
+
+
+ERA_HEADS = ["steps of", "no era, ms", "an era, ms", "ratio (of rounds)", "first steps, ms", "export"]
+
+
+def era(folder):
+    data = load(folder / "era_h200.json")
+    arena = data["cases"][0]["arena_bytes"]
+    return [f"`{data['command']}`, {data['device']}, commit {data['sources']}, {data['date']}: {len(data['cases'][0]['none'])} rounds of {data['cases'][0]['steps']} steps of each,",
+            "in turn in one process; the run with an era answers 64 requests ahead of its steps in each round. Medians with 10th and 90th percentile; the first step of a round, behind",
+            f"answers or behind the other run's, is apart. The arena is {arena['era'] - arena['none']:,} bytes larger. Exports are of all weights in float32, for another process on the",
+            "card.", "",
+            *table(ERA_HEADS, [era_line(case) for case in data["cases"]])]
+
+
 GRPO_PARTS = ("sample_s", "score_s", "train_s", "step_s")
 
 

@@ -9,14 +9,13 @@ step of a turn is counted by itself. Then that run exports its weights three tim
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 
 import millrace
 
-import results
+import device_tables
 
 CASES = {'gpt2_124m': 4, 'llama_160m': 8, 'llama_1b': 4}  # sequences of a step
 ROWS, PROMPT, ANSWER = 64, 32, 32  # of what is answered ahead of a turn
@@ -74,16 +73,6 @@ def measure(case, rounds, steps):
     return found
 
 
-def row(found):
-    later = {name: [ms for part in found[name] for ms in part[1:]] for name in ('none', 'era')}
-    ratios = sorted(statistics.median(b[1:]) / statistics.median(a[1:]) for a, b in zip(found['none'], found['era']))
-    cells = ['%.3f (%.3f, %.3f)' % tuple(results.quantile(later[name], q) for q in (0.5, 0.1, 0.9)) for name in ('none', 'era')]
-    first = [statistics.median(part[0] for part in found[name]) for name in ('none', 'era')]
-    ratio = statistics.median(later['era']) / statistics.median(later['none'])
-    return '| %s | %d | %s | %s | %.4f (%.4f to %.4f) | %.2f, %.2f | %.2f GB in %.3f s |' % (
-        found['case'], found['rows'], *cells, ratio, ratios[0], ratios[-1], *first, found['export_bytes'] / 1e9, statistics.median(found['export_s']))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('out')
@@ -91,16 +80,15 @@ def main():
     parser.add_argument('--rounds', type=int, default=6)
     parser.add_argument('--steps', type=int, default=40)
     args = parser.parse_args()
-    table = []
+    lines = []
     for case in args.only.split(','):
         found = measure(case, args.rounds, args.steps)
         version = open('VERSION', encoding='utf-8').readline().strip() if os.path.exists('VERSION') else millrace.__version__
         found.update(date=time.strftime('%Y-%m-%d'), version=version)
         with open(os.path.join(args.out, 'era_%s.json' % case), 'w', encoding='utf-8') as f:
             json.dump(found, f)
-        table.append(row(found))
-    print('| case | rows | without an era, ms | with one, ms | ratio (rounds) | first steps, ms | export |\n|---|--:|--:|--:|--:|--:|--:|')
-    print('\n'.join(table))
+        lines.append(device_tables.era_line(found))
+    print('\n'.join(device_tables.table(device_tables.ERA_HEADS, lines)))
 
 
 if __name__ == '__main__':

@@ -74,7 +74,7 @@ def peers(folder):
     return text
 
 
-PARTS = {"peers": peers, "prefill": device_tables.prefill, "decode": device_tables.decode, "decode_in_turn": device_tables.decode_in_turn,
+PARTS = {"peers": peers, "prefill": device_tables.prefill, "era": device_tables.era, "decode": device_tables.decode, "decode_in_turn": device_tables.decode_in_turn,
          "exact": device_tables.exact,
          "grpo": device_tables.grpo, "hybrids": device_tables.hybrids, "gate": device_tables.gate, "sanitizers": device_tables.sanitizers,
          "fp8": device_tables.fp8, "rows": device_tables.rows, "bitwise": device_tables.bitwise, "long_runs": device_tables.long_runs,
