@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""grpo_gpu.py OUT [--only CASE,...] [--rounds N] [--steps N] [--peer-python PYTHON] [--budget-s SECONDS]: steps of GRPO by tools/examples/grpo/large.py,
-through the wheel, and by peers/torch_grpo.py, in turn on this host's GPU.
+"""grpo_gpu.py OUT [--only CASE,...] [--rounds N] [--steps N] [--peers NAME,...] [--peer-python PYTHON] [--budget-s SECONDS]: steps of GRPO by
+tools/examples/grpo/large.py, through the wheel, and by peers/torch_grpo.py, or others of PEERS, in turn on this host's GPU.
 
-Both processes live from begin to end and take their steps in turns: a round is --steps of ours, then as many of the peer's. Of the first turn of each the first
+All processes live from begin to end and take their steps in turns: a round is --steps of ours, then as many of each peer's. Of the first turn of each the first
 step is not counted, which measures, captures and compiles. Each case's result is OUT/grpo_CASE.json. The table comes last. PYTHONPATH has the wheel's package.
 Exit code 1: a side failed, or had no time for all of its steps.
 """
@@ -22,6 +22,7 @@ CASES = {
     'llama_160m': ['configs/llama_160m.json', '--micro-batch', '64'],
     'llama_1b': ['configs/llama_1b.json', '--micro-batch', '16'],
 }
+PEERS = {'torch': ['torch_grpo.py'], 'trl': ['trl_grpo.py'], 'trl_tuned': ['trl_grpo.py', '--tuned']}
 PARTS = ('sample_s', 'score_s', 'train_s', 'step_s')
 
 
@@ -74,8 +75,12 @@ def measure(case, args, end):
     folder = os.path.join(args.out, 'grpo_' + case)
     sides = []
     try:
-        for name, words in (('millrace', [sys.executable, 'tools/examples/grpo/large.py']), ('torch', [args.peer_python, 'tools/bench/peers/torch_grpo.py'])):
-            sides.append(Side(name, [*words, *common], '%s_%s.err' % (folder, name)))
+        programs = {'millrace': [sys.executable, 'tools/examples/grpo/large.py']}
+        for name in args.peers.split(','):
+            script, *options = PEERS[name]
+            programs[name] = [args.peer_python, 'tools/bench/peers/' + script, *options]
+        for name, (python, script, *options) in programs.items():
+            sides.append(Side(name, [python, script, *common, *options], '%s_%s.err' % (folder, name)))
         for _ in range(args.rounds):
             for side in sides:
                 side.turn(args.steps, end)
@@ -120,9 +125,12 @@ def main():
     parser.add_argument('--only', default=','.join(CASES))
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--steps', type=int, default=4)
+    parser.add_argument('--peers', default='torch', help='of %s, separated by commas' % ', '.join(PEERS))
     parser.add_argument('--peer-python', default='python3')
     parser.add_argument('--budget-s', type=float, default=600, help='of each case')
     args = parser.parse_args()
+    if unknown := [name for name in args.peers.split(',') if name not in PEERS]:
+        parser.error('--peers: %s: allowed are %s' % (', '.join(unknown), ', '.join(PEERS)))
     args.out = os.path.abspath(args.out)
     os.makedirs(args.out, exist_ok=True)
     os.chdir(os.path.join(HERE, '../..'))
