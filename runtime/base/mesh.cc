@@ -1,5 +1,6 @@
 #include "runtime/base/mesh.h"
 
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
@@ -52,12 +53,9 @@ std::string DataRankInWords(const Mesh& mesh) {
 }
 
 std::string RanksInWords(const Mesh& mesh) {
-  const auto counted = [](int n, const char* what) {
-    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-  };
-  const std::string ranks = counted(mesh.world(), "rank");
+  const std::string ranks = Counted(mesh.world(), "rank");
   if (mesh.data_ranks() == mesh.world()) return ranks;
-  return fmt::format("{}: {} of {}", ranks, counted(mesh.data_ranks(), "data rank"),
+  return fmt::format("{}: {} of {}", ranks, Counted(mesh.data_ranks(), "data rank"),
                      DataRankInWords(mesh));
 }
 

@@ -184,7 +184,7 @@ class Damage(CliTest):
             self.assertRegex(warnings[0], 'was saved by %d ranks, and now there are %d: the same values are loaded' % (before, ranks))
         # One world, cut in other ways: two replicas, two shards, both blocks in one unit.
         train(one, one_run, 1, 15, 12)
-        for steps, options, change in ((11, ['--set', 'parallel.replicate=2'], 'by 1 ranks, and now there are 2'),
+        for steps, options, change in ((11, ['--set', 'parallel.replicate=2'], 'by 1 rank, and now there are 2'),
                                        (13, [], 'with another layout of the same parameters'),
                                        (15, ['--set', 'sharding.blocks_per_unit=2'], 'with another layout of the same parameters')):
             outcome = train(config, run, 2, steps, 6, *options)

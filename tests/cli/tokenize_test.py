@@ -20,7 +20,7 @@ class Tokenize(CliTest):
         self.expect(program('tokenizer', 'train', '--vocab', '320', '--out', tokenizer, text), OK)
         made = self.expect(program('tokenize', '--tokenizer', tokenizer, '--out', tokens, '--field', 'body', '--threads', '2', text,
                                    self.path('lines.jsonl.gz')), OK)
-        self.expect_line(made.out, r'^\d+ tokens of 401 documents .* in 1 files of')
+        self.expect_line(made.out, r'^\d+ tokens of 401 documents .* in 1 file of')
         return text, tokenizer, tokens
 
     def config_of(self, tokenizer, tokens, vocab=320):
@@ -107,7 +107,7 @@ class Tokenize(CliTest):
         self.expect(program('tokenizer', 'train', '--vocab', '320', '--out', tokenizer, '--special-token', '<|endoftext|>', '--special-token',
                             '<|im_start|>', '--special-token', '<|im_end|>', text), OK)
         made = self.expect(program('tokenize', '--from', 'messages', '--template', 'chatml', '--tokenizer', tokenizer, '--out', tokens, lines), OK)
-        self.expect_line(made.out, r'^\d+ tokens of 400 documents, \d+ of them targets, in 1 files of')
+        self.expect_line(made.out, r'^\d+ tokens of 400 documents, \d+ of them targets, in 1 file of')
         return tokenizer, tokens, int(made.out.split(', ')[1].split()[0])
 
     def test_answers_alone_are_learned(self):
@@ -143,7 +143,7 @@ class Tokenize(CliTest):
             for i in range(300):
                 f.write(json.dumps({'input_ids': [(i * 7 + k) % 90 for k in range(i % 30)]}) + '\n')
         made = program('tokenize', '--from', 'ids', '--vocab', '100', '--separator', '99', '--out', tokens, lines)
-        self.expect_line(self.expect(made, OK).out, '^%d tokens of 300 documents in 1 files of' % (300 + sum(i % 30 for i in range(300))))
+        self.expect_line(self.expect(made, OK).out, '^%d tokens of 300 documents in 1 file of' % (300 + sum(i % 30 for i in range(300))))
         config, _ = self.config(data={'kind': 'tokens', 'path': tokens, 'document_mask': True, 'end_of_document': 99}, model={'vocab': 100},
                                 train={'steps': 2})
         self.expect(program('train', config), OK)

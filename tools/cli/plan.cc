@@ -9,6 +9,7 @@
 
 #include "comm/host_collectives.h"
 #include "runtime/api/peer_decision.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/mesh.h"
@@ -140,8 +141,8 @@ int AdviseOn(const Config& config, const Machine& given, const PlanArguments& ar
     return 0;
   }
   std::cout << fmt::format(
-      "The fastest of {} plans for {} ranks of {} at {} tokens per step, by simulation{}\n\n",
-      advice.considered, arguments.world, given.name, advice.tokens_per_step,
+      "The fastest of {} plans for {} of {} at {} tokens per step, by simulation{}\n\n",
+      advice.considered, Counted(arguments.world, "rank"), given.name, advice.tokens_per_step,
       given.measured.empty() ? " at best (no measured machine file: doctor --measure)" : "");
   std::cout << fmt::format("  {:>10}{:>12}{:>12}{:>12}  {}\n", "step", "exposed", "arena", "wire",
                            "choices");

@@ -9,6 +9,7 @@
 
 #include "comm/comm_set.h"
 #include "kernels/ops/tuning.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/checkpoint/checkpoint_reader.h"
@@ -82,10 +83,10 @@ void LoadTensors(Engine& engine, CheckpointReader& reader, const json& layout, C
       return saved.Read(slot, param.spec);
     });
   const int64_t now = engine.comms().world().world_size();
-  const std::string change =
-      reader.manifest().world == now
-          ? "with another layout of the same parameters"
-          : fmt::format("by {} ranks, and now there are {}", reader.manifest().world, now);
+  const std::string change = reader.manifest().world == now
+                                 ? "with another layout of the same parameters"
+                                 : fmt::format("by {}, and now there are {}",
+                                               Counted(reader.manifest().world, "rank"), now);
   changes.push_back(
       fmt::format("{} was saved {}: the same values are loaded, counters begin at zero",
                   reader.folder(), change));

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
@@ -120,7 +121,7 @@ TrainResult ResultOf(const std::map<int64_t, Line>& lines, int64_t last_step) {
 std::string OtherThanLastCall(const Session& session, const std::vector<PlanStage>& stages,
                               const ResumedRun& resumed) {
   if (resumed.world != session.world())
-    return fmt::format("it was trained by {} ranks, and now there are {}", resumed.world,
+    return fmt::format("it was trained by {}, and now there are {}", Counted(resumed.world, "rank"),
                        session.world());
   std::optional<RunHistory> history;
   try {

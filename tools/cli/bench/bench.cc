@@ -12,6 +12,7 @@
 
 #include "runtime/api/backend.h"
 #include "runtime/api/step_power.h"
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/base/quantile.h"
@@ -193,11 +194,11 @@ nlohmann::ordered_json Line(const Measured& m, Session& session, const Machine& 
 void SayText(const Measured& m, const Session& session) {
   const double median = Quantile(m.step_ms, 0.5);
   std::cout << fmt::format(
-                   "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {} ranks, "
+                   "step {:.2f} ms (p10 {:.2f}, p90 {:.2f}), {:.0f} tokens/s per rank, {}, "
                    "issued in {:.0f} us, {} graph nodes",
                    median, Quantile(m.step_ms, 0.1), Quantile(m.step_ms, 0.9),
-                   TokensPerSecond(session, median), session.world(), Quantile(m.host_us, 0.5),
-                   m.graph_nodes)
+                   TokensPerSecond(session, median), Counted(session.world(), "rank"),
+                   Quantile(m.host_us, 0.5), m.graph_nodes)
             << std::endl;
   if (const std::string power = PowerText(m.power); !power.empty()) std::cout << power << std::endl;
   if (m.skipped > 0)

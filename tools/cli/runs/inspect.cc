@@ -8,6 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/base/json.h"
 #include "runtime/data/checkpoint/checkpoint_manifest.h"
@@ -76,11 +77,10 @@ std::string CheckpointText(const Json& c) {
   std::string text = c["folder"].get<std::string>() + "\n";
   if (c.contains("step"))
     text += fmt::format(
-        "checkpoint of step {} by {} ranks: {} files, {}\nmodel: {}\nupdates applied {}, skipped "
-        "{}\n",
-        c["step"].get<int64_t>(), c["world"].get<int64_t>(), c["files"].get<int64_t>(),
-        HumanBytes(c["bytes"].get<int64_t>()), c["model"].get<std::string>(),
-        c["adam_t"].get<int64_t>(), c["skipped"].get<int64_t>());
+        "checkpoint of step {} by {}: {}, {}\nmodel: {}\nupdates applied {}, skipped {}\n",
+        c["step"].get<int64_t>(), Counted(c["world"].get<int64_t>(), "rank"),
+        Counted(c["files"].get<int64_t>(), "file"), HumanBytes(c["bytes"].get<int64_t>()),
+        c["model"].get<std::string>(), c["adam_t"].get<int64_t>(), c["skipped"].get<int64_t>());
   if (c.contains("eval_loss") && c["eval_loss"].is_number())
     text += fmt::format("held-out loss {:.4f}\n", c["eval_loss"].get<double>());
   for (const std::string& line : ProblemLines(c)) text += line + "\n";

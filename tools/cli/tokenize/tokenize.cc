@@ -11,6 +11,7 @@
 #include <system_error>
 #include <thread>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/data/tokens/token_files.h"
 #include "runtime/text/tokenize/tokenize_job.h"
@@ -91,7 +92,7 @@ std::string InWords(const TokenizeResult& result, const TokenizeOptions& options
     text += fmt::format(" ({} of text)", HumanBytes(result.text_bytes));
   if (options.documents.form == DocumentForm::kMessages)
     text += fmt::format(", {} of them targets,", result.targets);
-  return text + fmt::format(" in {} files of {}", result.files, options.folder);
+  return text + fmt::format(" in {} of {}", Counted(result.files, "file"), options.folder);
 }
 
 }  // namespace
