@@ -136,6 +136,7 @@ def era(folder):
 
 
 GRPO_PARTS = ("sample_s", "score_s", "train_s", "step_s")
+GRPO_SIDES = {"millrace": "Millrace", "torch": "transformers", "trl": "TRL", "trl_tuned": "TRL, tuned"}
 
 
 def grpo(folder):
@@ -143,14 +144,16 @@ def grpo(folder):
     data = load(folder / "grpo_h100.json")
     lines = []
     for case in data["cases"]:
-        ours, peer = ([row for row in case["sides"][name]["rows"] if row["step"] > 0] for name in ("millrace", "torch"))
-        for name, rows in (("Millrace", ours), ("transformers", peer)):
-            memory = max(row["allocated_bytes"] for row in rows) if rows is peer else case["sides"]["millrace"]["start"]["arena_bytes"]
+        counted = {name: [row for row in side["rows"] if row["step"] > 0] for name, side in case["sides"].items()}
+        for name, rows in counted.items():
+            memory = case["sides"][name]["start"].get("arena_bytes") or max(row["allocated_bytes"] for row in rows)
             firsts = [row["policy"][0]["ratio"] if "policy" in row else row["ratios"][0] for row in rows]
-            lines.append([f"{case['case']}, {name}", *(spread([1e3 * row[part] for row in rows], "{:,.0f}") for part in GRPO_PARTS), f"{memory / 2**30:.1f}",
+            lines.append([f"{case['case']}, {GRPO_SIDES[name]}", *(spread([1e3 * row[part] for row in rows], "{:,.0f}") for part in GRPO_PARTS), f"{memory / 2**30:.1f}",
                           f"{min(firsts):.6g} to {max(firsts):.6g}" if min(firsts) != max(firsts) else f"{firsts[0]:.6g}", str(len(rows))])
-        times = [results.quantile([row[part] for row in peer], 0.5) / results.quantile([row[part] for row in ours], 0.5) for part in GRPO_PARTS]
-        lines.append([f"{case['case']}, times as fast", *(f"{x:.2f}" for x in times), "", "", ""])
+        median = {name: [results.quantile([row[part] for row in rows], 0.5) for part in GRPO_PARTS] for name, rows in counted.items()}
+        for name in list(counted)[1:]:
+            beside = "" if name == "torch" else f" as {GRPO_SIDES[name]}"
+            lines.append([f"{case['case']}, times as fast{beside}", *(f"{theirs / own:.2f}" if theirs else "" for theirs, own in zip(median[name], median["millrace"])), "", "", ""])
     curves = []
     for name, run in data["sort"].items():
         tenths = [statistics.fmean(run["rewards"][at:at + 10]) for at in range(0, 80, 10)]
