@@ -139,6 +139,11 @@ GRPO_PARTS = ("sample_s", "score_s", "train_s", "step_s")
 GRPO_SIDES = {"millrace": "Millrace", "torch": "transformers", "trl": "TRL", "trl_tuned": "TRL, tuned"}
 
 
+def grpo_ratios(rows):
+    """Of the first update by each rollout; none where a side does not tell it."""
+    return [row["policy"][0]["ratio"] if "policy" in row else row["ratios"][0] for row in rows if "policy" in row or "ratios" in row]
+
+
 def grpo(folder):
     """Steps of GRPO by ours and by a loop of transformers in turn; and how rewards go, on a GPU and on the CPU."""
     data = load(folder / "grpo_h100.json")
@@ -147,9 +152,10 @@ def grpo(folder):
         counted = {name: [row for row in side["rows"] if row["step"] > 0] for name, side in case["sides"].items()}
         for name, rows in counted.items():
             memory = case["sides"][name]["start"].get("arena_bytes") or max(row["allocated_bytes"] for row in rows)
-            firsts = [row["policy"][0]["ratio"] if "policy" in row else row["ratios"][0] for row in rows]
+            firsts = grpo_ratios(rows)
+            ratio = "" if not firsts else f"{firsts[0]:.6g}" if min(firsts) == max(firsts) else f"{min(firsts):.6g} to {max(firsts):.6g}"
             lines.append([f"{case['case']}, {GRPO_SIDES[name]}", *(spread([1e3 * row[part] for row in rows], "{:,.0f}") for part in GRPO_PARTS), f"{memory / 2**30:.1f}",
-                          f"{min(firsts):.6g} to {max(firsts):.6g}" if min(firsts) != max(firsts) else f"{firsts[0]:.6g}", str(len(rows))])
+                          ratio, str(len(rows))])
         median = {name: [results.quantile([row[part] for row in rows], 0.5) for part in GRPO_PARTS] for name, rows in counted.items()}
         for name in list(counted)[1:]:
             beside = "" if name == "torch" else f" as {GRPO_SIDES[name]}"

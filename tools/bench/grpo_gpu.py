@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 
+import device_tables
 import results
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -112,11 +113,11 @@ def table(out):
                 print('%s, %s: %s, %d steps counted' % (case, name, side['failed'], len(rows)))
             if not rows:
                 continue
-            ratios = [row['policy'][0]['ratio'] if 'policy' in row else row['ratios'][0] for row in side['rows']]
+            ratios = device_tables.grpo_ratios(side['rows'])
             size = side['start']['arena_bytes'] if 'arena_bytes' in side['start'] else max(row['allocated_bytes'] for row in rows)
-            print('| %s | %s | %s | %.2f | %.9f to %.9f | %.3f to %.3f |' % (
+            print('| %s | %s | %s | %.2f | %s | %.3f to %.3f |' % (
                 case, name, ' | '.join('%.1f (%.1f, %.1f)' % tuple(1e3 * value for value in results.spread([row[part] for row in rows])) for part in PARTS),
-                size / 2**30, min(ratios), max(ratios), side['rows'][0]['reward'], side['rows'][-1]['reward']))
+                size / 2**30, '%.9f to %.9f' % (min(ratios), max(ratios)) if ratios else '', side['rows'][0]['reward'], side['rows'][-1]['reward']))
 
 
 def main():

@@ -5,7 +5,7 @@ and answers of the same length, as nothing ends one. Needs torch, transformers, 
   python3 tools/bench/peers/trl_grpo.py CONFIG [--turns] [arguments of large.py] [--tuned]
 
 As TRL has it: float32 weights under autocast to bf16, recomputed layers, model.generate with its own cache. --tuned: bf16 weights and moments, nothing
-recomputed, a static cache, with which generate compiles its steps. TRL takes ratios of 1 where an update follows its rollout, and scores nothing.
+recomputed, a static cache, with which generate compiles its steps. Where an update follows its rollout TRL scores nothing and forms no ratio: none is told.
 A line of JSON for each step.
 """
 import json, os, statistics, sys, tempfile, time
@@ -32,13 +32,22 @@ def tokenizer_of(vocab):
 
 
 class Trainer(trl.GRPOTrainer):
-    sample_s = 0.0
+    sample_s = score_s = 0.0
 
     def _generate_single_turn(self, *args, **named):
         begin = now()
         drawn = super()._generate_single_turn(*args, **named)
         self.sample_s += now() - begin
         return drawn
+
+    def _get_per_token_logps_and_entropies(self, *args, **named):
+        """Of a rollout, or with gradients of an update."""
+        if torch.is_grad_enabled():
+            return super()._get_per_token_logps_and_entropies(*args, **named)
+        begin = now()
+        scored = super()._get_per_token_logps_and_entropies(*args, **named)
+        self.score_s += now() - begin
+        return scored
 
 
 def now():
@@ -57,14 +66,14 @@ class Report(transformers.TrainerCallback):
         if self.left == 0:
             self.asked = self.left = next(self.turns)
         self.rewards.clear()
-        self.trainer.sample_s = 0.0
+        self.trainer.sample_s = self.trainer.score_s = 0.0
         self.began = now()
 
     def on_step_end(self, args, state, control, **_):
-        taken, sample = now() - self.began, self.trainer.sample_s
+        taken, sample, score = now() - self.began, self.trainer.sample_s, self.trainer.score_s
         memory = dict(allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved()) if torch.cuda.is_available() else {}
-        print(json.dumps(dict(step=state.global_step - 1, step_s=taken, sample_s=sample, score_s=0.0, train_s=taken - sample, reward=statistics.fmean(self.rewards),
-                              ratios=[1.0], **memory)), flush=True)
+        print(json.dumps(dict(step=state.global_step - 1, step_s=taken, sample_s=sample, score_s=score, train_s=taken - sample - score,
+                              reward=statistics.fmean(self.rewards), **memory)), flush=True)
         self.left -= 1
         if self.left == 0:
             print(json.dumps(dict(turn=self.asked)), flush=True)
@@ -72,6 +81,8 @@ class Report(transformers.TrainerCallback):
 
 def main():
     a = even.arguments(__doc__, EXTRA).parse_args()
+    if a.iterations != 1:
+        sys.exit(f"--iterations {a.iterations}: a step of TRL's is an update, so a rollout with several is none; 1 is allowed")
     began = time.perf_counter()
     with open(a.config) as text:
         config = json.load(text)
@@ -94,7 +105,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         args = trl.GRPOConfig(
             folder, max_steps=a.steps, per_device_train_batch_size=a.micro_batch, gradient_accumulation_steps=rows // a.micro_batch, num_generations=a.group,
-            max_completion_length=a.answer_tokens, num_iterations=a.iterations, learning_rate=a.lr, lr_scheduler_type="constant", shuffle_dataset=False, seed=a.seed,
+            max_completion_length=a.answer_tokens, learning_rate=a.lr, lr_scheduler_type="constant", shuffle_dataset=False, seed=a.seed,
             bf16=not a.tuned, use_cpu=a.device == "cpu", report_to="none", save_strategy="no", logging_strategy="no", disable_tqdm=True,
             **(dict(gradient_checkpointing=False, cache_implementation="static", optim="adamw_torch_fused") if a.tuned else {}))
         texts = [" ".join(map(str, prompt)) for step in range(a.steps) for prompt in even.prompts(a, vocab, step)]
