@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/error.h"
 #include "runtime/config/eval_spec.h"
 #include "runtime/run/data/run_tokenizer.h"
@@ -69,8 +70,8 @@ std::string InWords(const EvalScores& scores) {
   std::vector<std::string> values;
   for (const auto& [name, value] : scores.values)
     if (!name.ends_with("_stderr")) values.push_back(fmt::format("{} {:.4f}", name, value));
-  return fmt::format("{} ({} example{}, rules of {})", fmt::join(values, ", "), scores.examples,
-                     scores.examples == 1 ? "" : "s", scores.rules);
+  return fmt::format("{} ({}, rules of {})", fmt::join(values, ", "),
+                     Counted(scores.examples, "example"), scores.rules);
 }
 
 }  // namespace millrace

@@ -13,6 +13,7 @@
 
 #include "kernels/ops/cost.h"
 #include "runtime/api/backend.h"
+#include "runtime/base/counted.h"
 #include "runtime/data/file_system.h"
 #include "runtime/exec/bound_op.h"
 #include "runtime/exec/engine.h"
@@ -70,8 +71,7 @@ class Measurement {
     std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
     machine_.name = "measured";
     machine_.title = session_.device().name();
-    machine_.measured =
-        fmt::format("{}, doctor --measure, {} rank{}", date, world(), world() == 1 ? "" : "s");
+    machine_.measured = fmt::format("{}, doctor --measure, {}", date, Counted(world(), "rank"));
     machine_.source = said_ + "not measured, but those of machine " + context_.machine.name +
                       (on_device_ ? ": peak, tiles, kernels, collectives beside kernels, "
                                     "network, device"
