@@ -31,8 +31,10 @@ struct KernelTable {
 
   // As many of the first of `ops`, which stand one behind the other on `stream`, as the backend has
   // one launch for, with the bits of each by itself; returns how many it took. 0: it took none, as
-  // they are better one at a time.
+  // they are better one at a time. `next`: those that come behind these and whatever lies between,
+  // of which weights may be fetched into a cache.
   size_t (*row_linears)(std::span<const RowLinearOp<TensorView>* const> ops,
+                        std::span<const RowLinearOp<TensorView>* const> next,
                         Stream& stream) = nullptr;
 };
 

@@ -114,11 +114,9 @@ void RecordedStep::IssueAll(const Section& section, CaptureObserver* observer) {
   executor_.Join();
 }
 
-// Of the linears of one row from `first` on, whose waits are issued, between which nothing waits or
-// is waited for: how many were issued at once, 0 for none.
-size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t first) {
-  if (collectives_) return 0;
-  const ExecutorContext& context = executor_.context();
+// The linears of one row from `first` on between which nothing waits or is waited for.
+std::vector<const RowLinearOp<TensorView>*> RecordedStep::RowsFrom(const std::vector<Issue>& issues,
+                                                                   size_t first) const {
   std::vector<const RowLinearOp<TensorView>*> rows;
   for (size_t i = first; i < issues.size(); ++i) {
     const Issue& issue = issues[i];
@@ -129,9 +127,21 @@ size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t firs
     rows.push_back(row);
     if (issue.record >= 0) break;
   }
+  return rows;
+}
+
+// Of those from `first` on, whose waits are issued: how many were issued at once, 0 for none.
+size_t RecordedStep::IssueTogether(const std::vector<Issue>& issues, size_t first) {
+  if (collectives_) return 0;
+  const std::vector<const RowLinearOp<TensorView>*> rows = RowsFrom(issues, first);
   if (rows.size() < 2) return 0;
+  size_t next = first + rows.size();
+  while (next < issues.size() && !std::holds_alternative<RowLinearOp<TensorView>>(issues[next].op))
+    ++next;
+  const ExecutorContext& context = executor_.context();
   const RangeScope range(context.ranges, together_range_);
-  const size_t taken = context.kernels->row_linears(rows, executor_.stream(issues[first].on));
+  const size_t taken = context.kernels->row_linears(rows, RowsFrom(issues, next),
+                                                    executor_.stream(issues[first].on));
   if (taken > 0 && context.marks != nullptr)
     context.marks->At(issues[first + taken - 1].mark.index, false);
   return taken;

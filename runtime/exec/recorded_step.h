@@ -89,6 +89,8 @@ class RecordedStep {
   };
   void IssueAllOnCompute();
   void IssueAll(const Section& section, CaptureObserver* observer);
+  std::vector<const RowLinearOp<TensorView>*> RowsFrom(const std::vector<Issue>& issues,
+                                                       size_t first) const;
   size_t IssueTogether(const std::vector<Issue>& issues, size_t first);
   const PlanOp& OpOf(const Issue& issue) const;
   void CaptureTogether(const Binding& now);

@@ -94,6 +94,9 @@ void RowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
   FinishRow(op, product.view(), stream);
 }
 
-size_t RowLinears(std::span<const RowLinearOp<TensorView>* const>, Stream&) { return 0; }
+size_t RowLinears(std::span<const RowLinearOp<TensorView>* const>,
+                  std::span<const RowLinearOp<TensorView>* const>, Stream&) {
+  return 0;
+}
 
 }  // namespace millrace::cpu

@@ -13,6 +13,7 @@ namespace millrace::cpu {
 // Written for clarity, one op after the other: plans for the CPU have those ops themselves.
 void RowLinear(const RowLinearOp<TensorView>& op, Stream& stream);
 // KernelTable::row_linears: takes none.
-size_t RowLinears(std::span<const RowLinearOp<TensorView>* const> ops, Stream& stream);
+size_t RowLinears(std::span<const RowLinearOp<TensorView>* const> ops,
+                  std::span<const RowLinearOp<TensorView>* const> next, Stream& stream);
 
 }  // namespace millrace::cpu

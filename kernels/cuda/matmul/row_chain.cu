@@ -2,6 +2,10 @@
 // ring of its own in shared memory, which it fills with segments of its lines in the order in which
 // it multiplies them, on into the linears behind: they are constant. So memory is busy while blocks
 // wait for each other, and, as the kernel begins beside the one before, for that.
+//
+// Ahead of a ring, weights come to the second cache: what lies behind the rings while the kernel
+// before runs, and the next chain's first ones when a block has done. In between it costs more than
+// it gains, as blocks then wait longer for each other's results (tools/bench/HISTORY.md).
 #include <algorithm>
 
 #include "kernels/cuda/matmul/one_row.cuh"
@@ -19,8 +23,19 @@ constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 constexpr int kRegisters = 80;  // so that attention of one row has registers beside a block
 constexpr int kSegment = 1024;  // elements of a line that come in one copy
 constexpr int kSegmentBytes = kSegment * 2, kSegmentPacks = kSegment / kPack;
-constexpr int kMostSegments = 8;  // of a ring
-constexpr int kRoom = 216 << 10;  // of a block, for the row and the rings
+constexpr int kMostSegments = 8;   // of a ring
+constexpr int kRoom = 216 << 10;   // of a block, for the row and the rings
+constexpr int kEarlySegments = 2;  // of a ring that are asked for while the kernel before runs
+// Of a block, to the second cache: behind the rings' first filling, and of the next chain.
+constexpr int64_t kEarlyBytes = 32 << 10, kNextBytes = 160 << 10;
+
+// Lines to fetch: of those that each block has a share of, `count` from the share's `first` on.
+struct Lines {
+  const std::byte* data = nullptr;
+  int each = 0, more = 0;               // lines of a block; the first `more` have one more
+  int first = 0, count = 0, bytes = 0;  // bytes of a line
+};
+constexpr int kMostLines = 6;
 
 struct ChainArgs {
   // Each begins a line of the memory that arguments are read from.
@@ -29,6 +44,8 @@ struct ChainArgs {
     bool pair = false;       // a unit has two lines
   };
   Linear linears[kMostChain];
+  Lines lines[kMostLines];  // of this chain, then of the next
+  int own_lines = 0, all_lines = 0;
   uint32_t* word = nullptr;
   int count = 0;
   int segments = 0;   // of a ring
@@ -77,7 +94,7 @@ struct Ring {
   __device__ __forceinline__ Ring(const ChainArgs& args, uint32_t ring, uint32_t full)
       : a(args), memory(ring), barriers(full), units(args.linears[0]) {}
 
-  __device__ __forceinline__ void Fill() {
+  __device__ __forceinline__ void Begin() {
     if (threadIdx.x % kWarp == 0) {
 #pragma unroll 1
       for (int s = 0; s < a.segments; ++s) InitBarrier(barriers + 8 * s, 1);
@@ -86,8 +103,10 @@ struct Ring {
     }
     __syncwarp();
     Open();
+  }
+  __device__ __forceinline__ void Fill(int begin, int end) {
 #pragma unroll 1
-    for (int s = 0; s < a.segments; ++s) Fetch(s);
+    for (int s = begin; s < end; ++s) Fetch(s);
   }
   // Until the segment of `slot` is there.
   __device__ __forceinline__ void Wait() const { WaitFor(barriers + 8 * slot, parity); }
@@ -129,6 +148,23 @@ struct Ring {
     Open();
   }
 };
+
+// This block's share of [begin, end) of the lines, to the second cache.
+__device__ __forceinline__ void FetchLines(const ChainArgs& a, int begin, int end) {
+  const int block = static_cast<int>(blockIdx.x);
+#pragma unroll 1
+  for (int i = begin; i < end; ++i) {
+    const Lines& l = a.lines[i];
+    const int count = min(l.count, l.each + (block < l.more ? 1 : 0) - l.first);
+    if (count <= 0) continue;
+    const std::byte* const from =
+        l.data + int64_t{block * l.each + min(block, l.more) + l.first} * l.bytes;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
+                 :
+                 : "l"(from), "r"(count * l.bytes)
+                 : "memory");
+  }
+}
 
 // Where all blocks meet. Each time the word's upper bit turns over, once all have added themselves.
 struct Meeting {
@@ -232,9 +268,14 @@ __global__ void __maxnreg__(kRegisters) RowChainKernel(const __grid_constant__ C
   const std::byte* const segments = memory + a.row_bytes + warp * a.segments * kSegmentBytes;
   Ring ring(a, static_cast<uint32_t>(__cvta_generic_to_shared(segments)),
             static_cast<uint32_t>(__cvta_generic_to_shared(full[warp])));
-  ring.Fill();
+  ring.Begin();
+  const int early = min(kEarlySegments, a.segments);
+  ring.Fill(0, early);
+  const bool fetches = threadIdx.x == kThreads - kWarp;  // in a warp that forms no norm
+  if (fetches) FetchLines(a, 0, a.own_lines);
   if (a.linears[0].norm != RowNorm::kNone) one_row::FetchNorm(a.linears[0], row);
   BeginKernel();
+  ring.Fill(early, a.segments);
 #pragma unroll 1
   for (int i = 0; i < a.count; ++i) {
     const ChainArgs::Linear& l = a.linears[i];
@@ -278,7 +319,35 @@ __global__ void __maxnreg__(kRegisters) RowChainKernel(const __grid_constant__ C
       end.Read(l, units.next + kWarps, units.end, position);
     }
   }
+  if (fetches) FetchLines(a, a.own_lines, a.all_lines);
 #endif  // others never launch it
+}
+
+// Adds `bytes` of each block's share of these linears' weights, or less, in the order in which it
+// takes them, from `skipped` bytes on. Not of kRotate, whose lines lie apart.
+void AddLines(std::span<const OneRowArgs> linears, int64_t skipped, int64_t bytes, int sms,
+              ChainArgs* args) {
+  for (const OneRowArgs& l : linears) {
+    const bool pair = IsPair(l.finish);
+    const int64_t of_unit = int64_t{l.depth} * 2 * (pair ? 2 : 1), most = CeilDiv(l.units, sms);
+    const int64_t first = std::min(skipped / of_unit, most);
+    const int64_t count = std::min(bytes / of_unit, most - first);
+    skipped = first < most ? 0 : skipped - most * of_unit;
+    if (first == most) continue;
+    if (count == 0 || l.finish == RowFinish::kRotate) return;
+    for (int h = 0; h < (pair ? 2 : 1); ++h) {
+      if (args->all_lines == kMostLines) return;
+      args->lines[args->all_lines++] = {
+          .data = reinterpret_cast<const std::byte*>(l.weight + int64_t{h} * l.gap * l.depth),
+          .each = l.units / sms,
+          .more = l.units % sms,
+          .first = static_cast<int>(first),
+          .count = static_cast<int>(count),
+          .bytes = l.depth * 2};
+    }
+    if (count < most - first) return;
+    bytes -= count * of_unit;
+  }
 }
 
 }  // namespace
@@ -301,7 +370,8 @@ bool HasRowChain(const cudaDeviceProp& device) {
          device.sharedMemPerBlockOptin >= kRoom + kStatic;
 }
 
-void LaunchRowChain(std::span<const OneRowArgs> linears, uint64_t* word, const Launch& launch) {
+void LaunchRowChain(std::span<const OneRowArgs> linears, std::span<const OneRowArgs> next,
+                    uint64_t* word, const Launch& launch) {
   ChainArgs args;
   args.word = reinterpret_cast<uint32_t*>(word);
   args.count = static_cast<int>(linears.size());
@@ -316,7 +386,10 @@ void LaunchRowChain(std::span<const OneRowArgs> linears, uint64_t* word, const L
   }
   args.row_bytes = static_cast<int>(RoundUp(row, 128));
   args.segments = std::min(kMostSegments, (kRoom - args.row_bytes) / (kWarps * kSegmentBytes));
-  const int bytes = args.row_bytes + kWarps * args.segments * kSegmentBytes;
+  const int rings = kWarps * args.segments * kSegmentBytes, bytes = args.row_bytes + rings;
+  AddLines(linears, rings, kEarlyBytes, launch.sms, &args);
+  args.own_lines = args.all_lines;
+  AddLines(next, 0, kNextBytes, launch.sms, &args);
   MR_CUDA(cudaFuncSetAttribute(RowChainKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoom));
   Launch together = launch;
   together.cooperative = true;

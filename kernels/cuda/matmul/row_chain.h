@@ -32,8 +32,11 @@ inline constexpr int64_t kLeastChainBytes = int64_t{48} << 20;
 
 // Whether the device has the room, and launches that are all there at once.
 bool HasRowChain(const cudaDeviceProp& device);
-// Of linears that fit, up to kMostChain. `word` is where blocks meet: zero before the first launch,
-// then this kernel's alone, and of one launch at a time.
-void LaunchRowChain(std::span<const OneRowArgs> linears, uint64_t* word, const Launch& launch);
+// Of linears that fit, up to kMostChain. `next` is the chain that comes behind this one and what
+// lies between, or none: its first weights are fetched into the second cache, and nothing else of
+// it is looked at. `word` is where blocks meet: zero before the first launch, then this kernel's
+// alone, and of one launch at a time.
+void LaunchRowChain(std::span<const OneRowArgs> linears, std::span<const OneRowArgs> next,
+                    uint64_t* word, const Launch& launch);
 
 }  // namespace millrace::cuda

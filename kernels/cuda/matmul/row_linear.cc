@@ -46,6 +46,18 @@ struct ChainWords : Tickets {
   using Tickets::Tickets;
 };
 
+// The first of these, as many as one chain may have.
+std::vector<OneRowArgs> ChainOf(std::span<const RowLinearOp<TensorView>* const> ops) {
+  std::vector<OneRowArgs> linears;
+  for (const RowLinearOp<TensorView>* const op : ops) {
+    if (op->in_order || linears.size() == kMostChain) break;
+    const OneRowArgs args = OneRowArgsOf(*op);
+    if (!FitsRowChain(args)) break;
+    linears.push_back(args);
+  }
+  return linears;
+}
+
 }  // namespace
 
 OneRowArgs cuda::OneRowArgsOf(const RowLinearOp<TensorView>& op) {
@@ -108,18 +120,17 @@ void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream) {
     LaunchOneRow(args, LaunchOn(stream));
 }
 
-size_t CudaRowLinears(std::span<const RowLinearOp<TensorView>* const> ops, Stream& stream) {
+size_t CudaRowLinears(std::span<const RowLinearOp<TensorView>* const> ops,
+                      std::span<const RowLinearOp<TensorView>* const> next, Stream& stream) {
   CudaDevice& device = AsCuda(stream).device();
   if (!HasRowChain(device.properties())) return 0;
-  std::vector<OneRowArgs> linears;
-  for (const RowLinearOp<TensorView>* const op : ops) {
-    if (op->in_order || linears.size() == kMostChain) break;
-    const OneRowArgs args = OneRowArgsOf(*op);
-    if (!FitsRowChain(args)) break;
-    linears.push_back(args);
-  }
+  const std::vector<OneRowArgs> linears = ChainOf(ops);
   if (!GainsAsRowChain(linears)) return 0;
-  LaunchRowChain(linears, device.Attached<ChainWords>().Of(linears.back().out), LaunchOn(stream));
+  std::vector<OneRowArgs> behind =
+      ChainOf(linears.size() < ops.size() ? ops.subspan(linears.size()) : next);
+  if (!GainsAsRowChain(behind)) behind.clear();
+  LaunchRowChain(linears, behind, device.Attached<ChainWords>().Of(linears.back().out),
+                 LaunchOn(stream));
   return linears.size();
 }
 

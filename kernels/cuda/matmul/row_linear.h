@@ -13,7 +13,8 @@ namespace millrace {
 
 void CudaRowLinear(const RowLinearOp<TensorView>& op, Stream& stream);
 // KernelTable::row_linears: by row_chain.h's kernel.
-size_t CudaRowLinears(std::span<const RowLinearOp<TensorView>* const> ops, Stream& stream);
+size_t CudaRowLinears(std::span<const RowLinearOp<TensorView>* const> ops,
+                      std::span<const RowLinearOp<TensorView>* const> next, Stream& stream);
 
 namespace cuda {
 

@@ -115,10 +115,12 @@ class Chains {
     for (const Op& op : ops) CudaKernels().row_linear(op, *stream_);
     return Take(ops);
   }
-  void Launch(const std::vector<Op>& ops, Stream& stream) {
-    std::vector<cuda::OneRowArgs> linears;
+  // `next`: whose weights are fetched.
+  void Launch(const std::vector<Op>& ops, Stream& stream, const std::vector<Op>& next = {}) {
+    std::vector<cuda::OneRowArgs> linears, behind;
     for (const Op& op : ops) linears.push_back(cuda::OneRowArgsOf(op));
-    cuda::LaunchRowChain(linears, words_.Of(ops.back().out.data), cuda::LaunchOn(stream));
+    for (const Op& op : next) behind.push_back(cuda::OneRowArgsOf(op));
+    cuda::LaunchRowChain(linears, behind, words_.Of(ops.back().out.data), cuda::LaunchOn(stream));
   }
 
   CudaDevice& device() { return device_; }
@@ -145,8 +147,8 @@ TEST_CASE("linears in one kernel have the bits that each has by itself", "[gpu]"
     const std::vector<Op> ops = chains.Any();
     INFO("chain " << repeat << " of " << ops.size() << ", from " << ops[0].x.dim(1));
     const Bits apart = chains.Apart(ops);
-    for (int again = 0; again < 2; ++again) {
-      chains.Launch(ops, chains.stream());
+    for (const std::vector<Op>& next : {std::vector<Op>{}, ops}) {
+      chains.Launch(ops, chains.stream(), next);
       CHECK(chains.Take(ops) == apart);
     }
   }
@@ -169,7 +171,8 @@ TEST_CASE("chains of a graph, one behind the other, have those bits", "[gpu]") {
       for (const Op& op : layers[l]) CudaKernels().row_linear(op, chains.stream());
     for (size_t l = 0; l < 4; ++l) apart[l] = chains.Take(layers[l]);
     const auto all = [&] {
-      for (size_t l = 0; l < 4; ++l) chains.Launch(layers[l], chains.stream());
+      for (size_t l = 0; l < 4; ++l)
+        chains.Launch(layers[l], chains.stream(), l < 3 ? layers[l + 1] : std::vector<Op>{});
     };
     all();  // loads the kernel
     chains.stream().Sync();
@@ -246,14 +249,17 @@ TEST_CASE("chains on two streams do not keep each other waiting", "[gpu]") {
 TEST_CASE("the kernel table joins what a gain comes of", "[gpu]") {
   Chains chains(EarlyLaunch::kOff);
   if (!Runs(chains.device())) return;
-  const auto taken = [&](const std::vector<Op>& ops) {
-    std::vector<const Op*> rows;
+  const auto taken = [&](const std::vector<Op>& ops, const std::vector<Op>& next = {}) {
+    std::vector<const Op*> rows, behind;
     for (const Op& op : ops) rows.push_back(&op);
-    return CudaKernels().row_linears(rows, chains.stream());
+    for (const Op& op : next) behind.push_back(&op);
+    return CudaKernels().row_linears(rows, behind, chains.stream());
   };
   std::vector<Op> layer = chains.Layer(2048, 8192);
   const Bits apart = chains.Apart(layer);
   CHECK(taken(layer) == 4);
+  CHECK(chains.Take(layer) == apart);
+  CHECK(taken(layer, chains.Layer(1024, 3072)) == 4);
   CHECK(chains.Take(layer) == apart);
   layer.push_back(layer[0]);
   CHECK(taken(layer) == 4);

@@ -25,7 +25,8 @@ namespace {
 
 using Row = RowLinearOp<TensorView>;
 
-// What was issued, in order; of a chain its size as offered, then its linears.
+// What was issued, in order; of a chain its size as offered and that of the next one, then its
+// linears.
 thread_local std::vector<std::string> issued;
 thread_local std::vector<const std::byte*> outs;  // of linears
 std::vector<int64_t> places;                      // these of rank 0, from where the arena begins
@@ -36,8 +37,11 @@ void Note(const Op<TensorView>& op, Stream&) {
   issued.emplace_back(Op<TensorView>::kName);
   if constexpr (std::is_same_v<Op<TensorView>, Row>) outs.push_back(op.out.data);
 }
-size_t TakeChain(std::span<const Row* const> ops, Stream& stream) {
-  issued.push_back("offered " + std::to_string(ops.size()));
+size_t TakeChain(std::span<const Row* const> ops, std::span<const Row* const> next,
+                 Stream& stream) {
+  issued.push_back("offered " + std::to_string(ops.size()) + ", next " +
+                   std::to_string(next.size()));
+  for (const Row* const row : next) CHECK(std::find(ops.begin(), ops.end(), row) == ops.end());
   const size_t taken = std::min(most_taken, ops.size());
   for (size_t i = 0; i < taken; ++i) Note<RowLinearOp>(*ops[i], stream);
   return taken;
@@ -119,10 +123,10 @@ TEST_CASE("linears that stand one behind the other are offered at once", "[exec]
   Llama llama;
   most_taken = 4;
   CHECK(llama.Issued(NotingTable()) ==
-        std::vector<std::string>{"embed_rows", "row_linear", "cached_attention", "offered 4",
-                                 "row_linear", "row_linear", "row_linear", "row_linear",
-                                 "cached_attention", "offered 4", "row_linear", "row_linear",
-                                 "row_linear", "row_linear", "sample"});
+        std::vector<std::string>{"embed_rows", "row_linear", "cached_attention",
+                                 "offered 4, next 4", "row_linear", "row_linear", "row_linear",
+                                 "row_linear", "cached_attention", "offered 4, next 0",
+                                 "row_linear", "row_linear", "row_linear", "row_linear", "sample"});
 }
 
 TEST_CASE("what is not taken is issued, each op once and in its order", "[exec]") {
