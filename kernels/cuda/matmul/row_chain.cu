@@ -23,8 +23,11 @@ constexpr int kThreads = 512, kWarps = kThreads / kWarp;
 constexpr int kRegisters = 80;  // so that attention of one row has registers beside a block
 constexpr int kSegment = 1024;  // elements of a line that come in one copy
 constexpr int kSegmentBytes = kSegment * 2, kSegmentPacks = kSegment / kPack;
-constexpr int kMostSegments = 8;   // of a ring
-constexpr int kRoom = 216 << 10;   // of a block, for the row and the rings
+constexpr int kMostSegments = 8;  // of a ring
+constexpr int kRoom = 216 << 10;  // of a block, for the row and the rings
+// Of chains with less weights than these what follows gains (Llama 1B, 2 %); of more they take
+// longer (Llama 8B, 1 %).
+constexpr int64_t kFetchingBytes = int64_t{256} << 20;
 constexpr int kEarlySegments = 2;  // of a ring that are asked for while the kernel before runs
 // Of a block, to the second cache: behind the rings' first filling, and of the next chain.
 constexpr int64_t kEarlyBytes = 32 << 10, kNextBytes = 160 << 10;
@@ -46,6 +49,7 @@ struct ChainArgs {
   Linear linears[kMostChain];
   Lines lines[kMostLines];  // of this chain, then of the next
   int own_lines = 0, all_lines = 0;
+  int early = 0;  // segments of a ring that are asked for while the kernel before runs
   uint32_t* word = nullptr;
   int count = 0;
   int segments = 0;   // of a ring
@@ -169,22 +173,21 @@ __device__ __forceinline__ void FetchLines(const ChainArgs& a, int begin, int en
 // Where all blocks meet. Each time the word's upper bit turns over, once all have added themselves.
 struct Meeting {
   uint32_t* word;
-  uint32_t before = 0;
+  uint32_t before = 0, added = 0;
 
   // By the block's first thread, behind a barrier of the block.
   __device__ __forceinline__ void Come() {
-    const uint32_t add = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+    added = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "l"(word), "r"(add)
+                 : "l"(word), "r"(added)
                  : "memory");
   }
   // Then: all have come, and what each has written before is seen, by the block behind a barrier.
   __device__ __forceinline__ void WaitForAll() const {
-    uint32_t now;
-    do {
+    uint32_t now = before + added;  // the last to come need not ask
+    while (((before ^ now) & 0x80000000u) == 0)
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(word) : "memory");
-    } while (((before ^ now) & 0x80000000u) == 0);
   }
 };
 
@@ -269,13 +272,12 @@ __global__ void __maxnreg__(kRegisters) RowChainKernel(const __grid_constant__ C
   Ring ring(a, static_cast<uint32_t>(__cvta_generic_to_shared(segments)),
             static_cast<uint32_t>(__cvta_generic_to_shared(full[warp])));
   ring.Begin();
-  const int early = min(kEarlySegments, a.segments);
-  ring.Fill(0, early);
+  ring.Fill(0, a.early);
   const bool fetches = threadIdx.x == kThreads - kWarp;  // in a warp that forms no norm
   if (fetches) FetchLines(a, 0, a.own_lines);
   if (a.linears[0].norm != RowNorm::kNone) one_row::FetchNorm(a.linears[0], row);
   BeginKernel();
-  ring.Fill(early, a.segments);
+  ring.Fill(a.early, a.segments);
 #pragma unroll 1
   for (int i = 0; i < a.count; ++i) {
     const ChainArgs::Linear& l = a.linears[i];
@@ -323,6 +325,13 @@ __global__ void __maxnreg__(kRegisters) RowChainKernel(const __grid_constant__ C
 #endif  // others never launch it
 }
 
+int64_t BytesOf(std::span<const OneRowArgs> linears) {
+  int64_t bytes = 0;
+  for (const OneRowArgs& l : linears)
+    bytes += int64_t{l.units} * (IsPair(l.finish) ? 2 : 1) * l.depth * 2;
+  return bytes;
+}
+
 // Adds `bytes` of each block's share of these linears' weights, or less, in the order in which it
 // takes them, from `skipped` bytes on. Not of kRotate, whose lines lie apart.
 void AddLines(std::span<const OneRowArgs> linears, int64_t skipped, int64_t bytes, int sms,
@@ -358,10 +367,7 @@ bool FitsRowChain(const OneRowArgs& linear) {
 }
 
 bool GainsAsRowChain(std::span<const OneRowArgs> linears) {
-  int64_t bytes = 0;
-  for (const OneRowArgs& l : linears)
-    bytes += int64_t{l.units} * (IsPair(l.finish) ? 2 : 1) * l.depth * 2;
-  return linears.size() >= 2 && bytes >= kLeastChainBytes;
+  return linears.size() >= 2 && BytesOf(linears) >= kLeastChainBytes;
 }
 
 bool HasRowChain(const cudaDeviceProp& device) {
@@ -387,9 +393,13 @@ void LaunchRowChain(std::span<const OneRowArgs> linears, std::span<const OneRowA
   args.row_bytes = static_cast<int>(RoundUp(row, 128));
   args.segments = std::min(kMostSegments, (kRoom - args.row_bytes) / (kWarps * kSegmentBytes));
   const int rings = kWarps * args.segments * kSegmentBytes, bytes = args.row_bytes + rings;
-  AddLines(linears, rings, kEarlyBytes, launch.sms, &args);
-  args.own_lines = args.all_lines;
-  AddLines(next, 0, kNextBytes, launch.sms, &args);
+  args.early = args.segments;
+  if (BytesOf(linears) < kFetchingBytes) {
+    args.early = std::min(kEarlySegments, args.segments);
+    AddLines(linears, rings, kEarlyBytes, launch.sms, &args);
+    args.own_lines = args.all_lines;
+    AddLines(next, 0, kNextBytes, launch.sms, &args);
+  }
   MR_CUDA(cudaFuncSetAttribute(RowChainKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoom));
   Launch together = launch;
   together.cooperative = true;

@@ -132,16 +132,42 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, kRes
 
 namespace {
 
+template <int kResident>
+constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 72 << 10;
+
+size_t StagedBytes(const SampleArgs& args, int blocks) {
+  return static_cast<size_t>(SampleIdsOfWarp(args.vocab, blocks)) * kSampleWarps *
+         (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
+}
+
 template <int kBlocks, int kResident>
 void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
-  constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 72 << 10;
-  const size_t bytes = static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps *
-                       (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
-  const bool stage = bytes <= kMostStaged;
+  const size_t bytes = StagedBytes(args, kBlocks);
+  const bool stage = bytes <= kMostStaged<kResident>;
   MR_CUDA(cudaFuncSetAttribute(SampleKernel<kBlocks, kResident>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStaged));
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kMostStaged<kResident>));
   LaunchKernel(launch, static_cast<unsigned>(args.rows * kBlocks), kSampleThreads,
                stage ? bytes : 0, SampleKernel<kBlocks, kResident>, args, stage);
+}
+
+// Clusters of more than eight blocks are not on all devices.
+bool HasSixteen() {
+  const auto kernel = SampleKernel<16, 1>;
+  MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  MR_CUDA(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostStaged<1>));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {16, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = 16, config.blockDim = kSampleThreads, config.dynamicSmemBytes = kMostStaged<1>;
+  config.attrs = &cluster, config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess)
+    return clusters > 0;
+  static_cast<void>(cudaGetLastError());
+  return false;
 }
 
 }  // namespace
@@ -150,6 +176,7 @@ void LaunchSample(const SampleArgs& args, const Launch& launch) {
   if (args.rows == 0) return;
   // As many blocks to a row as leave each a multiprocessor: a row's first block works alone for
   // half of the time.
+  if (args.rows == 1 && HasSixteen()) return LaunchBlocks<16, 1>(args, launch);
   if (args.rows * 8 <= launch.sms) return LaunchBlocks<8, 1>(args, launch);
   if (args.rows * 4 <= launch.sms) return LaunchBlocks<4, 1>(args, launch);
   if (args.rows * 2 <= launch.sms) return LaunchBlocks<2, 1>(args, launch);

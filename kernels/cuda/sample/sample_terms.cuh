@@ -11,7 +11,7 @@
 namespace millrace::cuda {
 
 inline constexpr int kSampleThreads = 512, kSampleWarps = kSampleThreads / kWarp,
-                     kSampleBins = 2048, kSampleList = kSampleThreads, kSampleMostBlocks = 8;
+                     kSampleBins = 2048, kSampleList = kSampleThreads, kSampleMostBlocks = 16;
 using Amount = unsigned long long;
 
 // How many neighbouring ids a warp of `blocks` blocks has: whole packs.
