@@ -167,6 +167,14 @@ class Larger(unittest.TestCase):
         rewards = [step['reward'] for step in steps]
         self.assertGreater(statistics.fmean(rewards[-5:]), statistics.fmean(rewards[:5]) + 0.05)
 
+    def test_keys_are_set_as_the_program_sets_them(self):
+        values = {'inference': {'slots': 8}}
+        for assignment in ('memory.recompute=norms', 'inference.slots=4', 'optimizer.betas=[0.8, 0.9]', 'run.dir=a=b'):
+            large.put(values, assignment)
+        self.assertEqual(values, {'inference': {'slots': 4}, 'memory': {'recompute': 'norms'}, 'optimizer': {'betas': [0.8, 0.9]}, 'run': {'dir': 'a=b'}})
+        with self.assertRaisesRegex(SystemExit, '--set slots: KEY=VALUE is expected'):
+            large.put(values, 'slots')
+
 
 class Learning(unittest.TestCase):
 

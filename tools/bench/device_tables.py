@@ -136,7 +136,7 @@ def era(folder):
 
 
 GRPO_PARTS = ("sample_s", "score_s", "train_s", "step_s")
-GRPO_SIDES = {"millrace": "Millrace", "torch": "transformers", "trl": "TRL", "trl_tuned": "TRL, tuned"}
+GRPO_SIDES = {"millrace": "Millrace", "millrace_lean": "Millrace with less memory", "torch": "transformers", "trl": "TRL", "trl_tuned": "TRL, tuned"}
 
 
 def grpo_ratios(rows):
@@ -144,29 +144,36 @@ def grpo_ratios(rows):
     return [row["policy"][0]["ratio"] if "policy" in row else row["ratios"][0] for row in rows if "policy" in row or "ratios" in row]
 
 
-def grpo(folder):
-    """Steps of GRPO by ours and by a loop of transformers in turn; and how rewards go, on a GPU and on the CPU."""
-    data = load(folder / "grpo_h100.json")
+def grpo_call(call):
+    """Each side of each case, then each of ours beside each peer."""
     lines = []
-    for case in data["cases"]:
+    for case in call["cases"]:
         counted = {name: [row for row in side["rows"] if row["step"] > 0] for name, side in case["sides"].items()}
+        median = {name: [results.quantile([row[part] for row in rows], 0.5) for part in GRPO_PARTS] for name, rows in counted.items()}
         for name, rows in counted.items():
             memory = case["sides"][name]["start"].get("arena_bytes") or max(row["allocated_bytes"] for row in rows)
             firsts = grpo_ratios(rows)
             ratio = "" if not firsts else f"{firsts[0]:.6g}" if min(firsts) == max(firsts) else f"{min(firsts):.6g} to {max(firsts):.6g}"
-            lines.append([f"{case['case']}, {GRPO_SIDES[name]}", *(spread([1e3 * row[part] for row in rows], "{:,.0f}") for part in GRPO_PARTS), f"{memory / 2**30:.1f}",
-                          ratio, str(len(rows))])
-        median = {name: [results.quantile([row[part] for row in rows], 0.5) for part in GRPO_PARTS] for name, rows in counted.items()}
-        for name in list(counted)[1:]:
-            beside = "" if name == "torch" else f" as {GRPO_SIDES[name]}"
-            lines.append([f"{case['case']}, times as fast{beside}", *(f"{theirs / own:.2f}" if theirs else "" for theirs, own in zip(median[name], median["millrace"])), "", "", ""])
+            parts = [spread([1e3 * row[part] for row in rows], "{:,.0f}") if time else "" for part, time in zip(GRPO_PARTS, median[name])]
+            lines.append([f"{case['case']}, {GRPO_SIDES[name]}", *parts, f"{memory / 2**30:.1f}", ratio, str(len(rows))])
+        peers = [name for name in counted if not name.startswith("millrace")]
+        for own in counted:
+            if own not in peers:
+                lines += [[f"{case['case']}, {GRPO_SIDES[own]}: times as fast as {GRPO_SIDES[peer]}",
+                           *(f"{theirs / ours:.2f}" if theirs else "" for theirs, ours in zip(median[peer], median[own])), "", "", ""] for peer in peers]
+    return [f"`{call['command']}`, {call['device']}, of {call['sources']}, {call['date']}: {call['what']}", "",
+            *table(["", "sample, ms", "score, ms", "train, ms", "step, ms", "GiB", "ratio of the update", "steps"], lines), ""]
+
+
+def grpo(folder):
+    """Steps of GRPO by several sides in turn; and how rewards go, on a GPU and on the CPU."""
+    data = load(folder / "grpo_h200.json")
     curves = []
     for name, run in data["sort"].items():
         tenths = [statistics.fmean(run["rewards"][at:at + 10]) for at in range(0, 80, 10)]
         curves.append([name, *(f"{mean:.3f}" for mean in tenths), f"{run['start']:.3f} to {run['end']:.3f}", f"{max(run['off']):.0e}"])
-    return [f"`{data['command']}`, {data['device']}, of \"{data['sources']}\", {data['date']}: {data['what']}", "",
-            *table(["", "sample, ms", "score, ms", "train, ms", "step, ms", "GiB", "ratio of the update", "steps"], lines), "",
-            f"`{data['sort_command']}` on one such card, {data['sort_sources']}: means of rewards by ten rollouts, and the accuracy on held-out problems.", "",
+    return [*(line for call in data["calls"] for line in grpo_call(call)),
+            f"`{data['sort_command']}` on {data['sort_device']}, {data['sort_sources']}: means of rewards by ten rollouts, and the accuracy on held-out problems.", "",
             *table(["device", *(f"to {to}" for to in range(10, 81, 10)), "accuracy", "off the loss at ratio 1"], curves)]
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""grpo_gpu.py OUT [--only CASE,...] [--rounds N] [--steps N] [--peers NAME,...] [--peer-python PYTHON] [--budget-s SECONDS]: steps of GRPO by
-tools/examples/grpo/large.py, through the wheel, and by peers/torch_grpo.py, or others of PEERS, in turn on this host's GPU.
+"""grpo_gpu.py OUT [--only CASE,...] [--rounds N] [--steps N] [--sides NAME,...] [--peer-python PYTHON] [--budget-s SECONDS]: steps of GRPO by
+tools/examples/grpo/large.py, through the wheel, and by peers/torch_grpo.py, or others of SIDES, in turn on this host's GPU.
 
-All processes live from begin to end and take their steps in turns: a round is --steps of ours, then as many of each peer's. Of the first turn of each the first
+All processes live from begin to end and take their steps in turns: a round is --steps of each side. Of the first turn of each the first
 step is not counted, which measures, captures and compiles. Each case's result is OUT/grpo_CASE.json. The table comes last. PYTHONPATH has the wheel's package.
 Exit code 1: a side failed, or had no time for all of its steps.
 """
@@ -19,11 +19,15 @@ import device_tables
 import results
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = {
-    'llama_160m': ['configs/llama_160m.json', '--micro-batch', '64'],
-    'llama_1b': ['configs/llama_1b.json', '--micro-batch', '16'],
+CASES = {'llama_160m': 64, 'llama_1b': 16}  # rows of a forward and backward
+OURS = 'tools/examples/grpo/large.py'
+SIDES = {
+    'millrace': [OURS],
+    'millrace_lean': [OURS, '--set', 'optimizer.moments=bf16', '--set', 'memory.recompute=norms'],  # and half the rows at once
+    'torch': ['tools/bench/peers/torch_grpo.py'],
+    'trl': ['tools/bench/peers/trl_grpo.py'],
+    'trl_tuned': ['tools/bench/peers/trl_grpo.py', '--tuned'],
 }
-PEERS = {'torch': ['torch_grpo.py'], 'trl': ['trl_grpo.py'], 'trl_tuned': ['trl_grpo.py', '--tuned']}
 PARTS = ('sample_s', 'score_s', 'train_s', 'step_s')
 
 
@@ -72,16 +76,15 @@ def counted(rows):
 
 
 def measure(case, args, end):
-    common = CASES[case] + ['--steps', str(args.rounds * args.steps), '--turns']
     folder = os.path.join(args.out, 'grpo_' + case)
     sides = []
     try:
-        programs = {'millrace': [sys.executable, 'tools/examples/grpo/large.py']}
-        for name in args.peers.split(','):
-            script, *options = PEERS[name]
-            programs[name] = [args.peer_python, 'tools/bench/peers/' + script, *options]
-        for name, (python, script, *options) in programs.items():
-            sides.append(Side(name, [python, script, *common, *options], '%s_%s.err' % (folder, name)))
+        for name in args.sides.split(','):
+            script, *options = SIDES[name]
+            python = sys.executable if script == OURS else args.peer_python
+            rows = CASES[case] // 2 if name == 'millrace_lean' else CASES[case]
+            command = [python, script, 'configs/%s.json' % case, '--micro-batch', str(rows), '--steps', str(args.rounds * args.steps), '--turns', *options]
+            sides.append(Side(name, command, '%s_%s.err' % (folder, name)))
         for _ in range(args.rounds):
             for side in sides:
                 side.turn(args.steps, end)
@@ -126,12 +129,12 @@ def main():
     parser.add_argument('--only', default=','.join(CASES))
     parser.add_argument('--rounds', type=int, default=3)
     parser.add_argument('--steps', type=int, default=4)
-    parser.add_argument('--peers', default='torch', help='of %s, separated by commas' % ', '.join(PEERS))
+    parser.add_argument('--sides', default='millrace,torch', help='of %s, separated by commas' % ', '.join(SIDES))
     parser.add_argument('--peer-python', default='python3')
     parser.add_argument('--budget-s', type=float, default=600, help='of each case')
     args = parser.parse_args()
-    if unknown := [name for name in args.peers.split(',') if name not in PEERS]:
-        parser.error('--peers: %s: allowed are %s' % (', '.join(unknown), ', '.join(PEERS)))
+    if unknown := [name for name in args.sides.split(',') if name not in SIDES]:
+        parser.error('--sides: %s: allowed are %s' % (', '.join(unknown), ', '.join(SIDES)))
     args.out = os.path.abspath(args.out)
     os.makedirs(args.out, exist_ok=True)
     os.chdir(os.path.join(HERE, '../..'))

@@ -15,6 +15,19 @@ import millrace
 from grpo import group_advantages
 
 
+def put(settings, assignment):
+    key, given, text = assignment.partition('=')
+    if not given:
+        sys.exit('--set %s: KEY=VALUE is expected' % assignment)
+    *sections, name = key.split('.')
+    for section in sections:
+        settings = settings.setdefault(section, {})
+    try:
+        settings[name] = json.loads(text)
+    except ValueError:
+        settings[name] = text
+
+
 def settings(a, folder):
     """The model of a file; the rest as TRL has it, of a learning rate that stays."""
     with open(a.config, encoding='utf-8') as f:
@@ -25,7 +38,7 @@ def settings(a, folder):
     rows, length = a.prompts * a.group, a.prompt_tokens + a.answer_tokens
     if rows % a.micro_batch:
         sys.exit('%d rows are no multiple of --micro-batch %d' % (rows, a.micro_batch))
-    return {
+    values = {
         'model': dict(given['model'], seq_len=length),
         'precision': given.get('precision', {}),
         'train': {'seed': a.seed, 'steps': a.steps * a.iterations, 'micro_batch': a.micro_batch, 'accumulate': rows // a.micro_batch,
@@ -35,6 +48,9 @@ def settings(a, folder):
         'execution': execution,
         'run': {'dir': folder},
     }
+    for assignment in a.set:
+        put(values, assignment)
+    return values
 
 
 class Clock:
@@ -80,7 +96,8 @@ def one_step(run, a, step):
 
 
 def main(arguments=None):
-    extra = [('--backend', {'default': 'cuda'}), ('--tuning-file', {'help': 'keep what was measured of the products here, for the next call'})]
+    extra = [('--backend', {'default': 'cuda'}), ('--tuning-file', {'help': 'keep what was measured of the products here, for the next call'}),
+             ('--set', {'action': 'append', 'default': [], 'metavar': 'KEY=VALUE', 'help': 'a key of the configuration, as optimizer.moments=bf16'})]
     a = even.arguments(__doc__, extra).parse_args(arguments)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, millrace.Run(settings(a, folder), use_inference=True) as run:
