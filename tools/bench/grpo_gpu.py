@@ -21,12 +21,12 @@ import results
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = {'llama_160m': 64, 'llama_1b': 16}  # rows of a forward and backward
 OURS = 'tools/examples/grpo/large.py'
-SIDES = {
-    'millrace': [OURS],
-    'millrace_lean': [OURS, '--set', 'optimizer.moments=bf16', '--set', 'memory.recompute=norms'],  # and half the rows at once
-    'torch': ['tools/bench/peers/torch_grpo.py'],
-    'trl': ['tools/bench/peers/trl_grpo.py'],
-    'trl_tuned': ['tools/bench/peers/trl_grpo.py', '--tuned'],
+SIDES = {  # a script, into how many parts those rows go, options
+    'millrace': (OURS, 1, []),
+    'millrace_lean': (OURS, 2, ['--set', 'optimizer.moments=bf16', '--set', 'memory.recompute=norms']),
+    'torch': ('tools/bench/peers/torch_grpo.py', 1, []),
+    'trl': ('tools/bench/peers/trl_grpo.py', 1, []),
+    'trl_tuned': ('tools/bench/peers/trl_grpo.py', 1, ['--tuned']),
 }
 PARTS = ('sample_s', 'score_s', 'train_s', 'step_s')
 
@@ -80,10 +80,9 @@ def measure(case, args, end):
     sides = []
     try:
         for name in args.sides.split(','):
-            script, *options = SIDES[name]
+            script, parts, options = SIDES[name]
             python = sys.executable if script == OURS else args.peer_python
-            rows = CASES[case] // 2 if name == 'millrace_lean' else CASES[case]
-            command = [python, script, 'configs/%s.json' % case, '--micro-batch', str(rows), '--steps', str(args.rounds * args.steps), '--turns', *options]
+            command = [python, script, 'configs/%s.json' % case, '--micro-batch', str(CASES[case] // parts), '--steps', str(args.rounds * args.steps), '--turns', *options]
             sides.append(Side(name, command, '%s_%s.err' % (folder, name)))
         for _ in range(args.rounds):
             for side in sides:
@@ -135,6 +134,8 @@ def main():
     args = parser.parse_args()
     if unknown := [name for name in args.sides.split(',') if name not in SIDES]:
         parser.error('--sides: %s: allowed are %s' % (', '.join(unknown), ', '.join(SIDES)))
+    if unknown := [case for case in args.only.split(',') if case not in CASES]:
+        parser.error('--only: %s: allowed are %s' % (', '.join(unknown), ', '.join(CASES)))
     args.out = os.path.abspath(args.out)
     os.makedirs(args.out, exist_ok=True)
     os.chdir(os.path.join(HERE, '../..'))

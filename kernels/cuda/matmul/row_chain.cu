@@ -4,10 +4,14 @@
 // wait for each other, and, as the kernel begins beside the one before, for that.
 //
 // Ahead of a ring, weights come to the second cache: what lies behind the rings while the kernel
-// before runs, and the next chain's first ones when a block has done. In between it costs more than
-// it gains, as blocks then wait longer for each other's results (tools/bench/HISTORY.md).
+// before runs, and the next chain's first ones when one of a block's warps has done. In between it
+// costs more than it gains, as blocks then wait longer for each other's results
+// (tools/bench/HISTORY.md).
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
+#include "kernels/cuda/matmul/chain_lines.h"
 #include "kernels/cuda/matmul/one_row.cuh"
 #include "kernels/cuda/matmul/row_chain.h"
 #include "kernels/cuda/tensor_cores/tma.cuh"
@@ -32,13 +36,7 @@ constexpr int kEarlySegments = 2;  // of a ring that are asked for while the ker
 // Of a block, to the second cache: behind the rings' first filling, and of the next chain.
 constexpr int64_t kEarlyBytes = 32 << 10, kNextBytes = 160 << 10;
 
-// Lines to fetch: of those that each block has a share of, `count` from the share's `first` on.
-struct Lines {
-  const std::byte* data = nullptr;
-  int each = 0, more = 0;               // lines of a block; the first `more` have one more
-  int first = 0, count = 0, bytes = 0;  // bytes of a line
-};
-constexpr int kMostLines = 6;
+constexpr int kMostLines = 6;  // runs of them
 
 struct ChainArgs {
   // Each begins a line of the memory that arguments are read from.
@@ -47,7 +45,7 @@ struct ChainArgs {
     bool pair = false;       // a unit has two lines
   };
   Linear linears[kMostChain];
-  Lines lines[kMostLines];  // of this chain, then of the next
+  ChainLines lines[kMostLines];  // of this chain, then of the next
   int own_lines = 0, all_lines = 0;
   int early = 0;  // segments of a ring that are asked for while the kernel before runs
   uint32_t* word = nullptr;
@@ -153,19 +151,17 @@ struct Ring {
   }
 };
 
-// This block's share of [begin, end) of the lines, to the second cache.
+// This block's part of [begin, end) of the lines, to the second cache.
 __device__ __forceinline__ void FetchLines(const ChainArgs& a, int begin, int end) {
   const int block = static_cast<int>(blockIdx.x);
 #pragma unroll 1
   for (int i = begin; i < end; ++i) {
-    const Lines& l = a.lines[i];
-    const int count = min(l.count, l.each + (block < l.more ? 1 : 0) - l.first);
+    const ChainLines& l = a.lines[i];
+    const int count = l.CountOf(block);
     if (count <= 0) continue;
-    const std::byte* const from =
-        l.data + int64_t{block * l.each + min(block, l.more) + l.first} * l.bytes;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;"
                  :
-                 : "l"(from), "r"(count * l.bytes)
+                 : "l"(l.data + l.BeginOf(block)), "r"(count * l.line_bytes)
                  : "memory");
   }
 }
@@ -332,31 +328,12 @@ int64_t BytesOf(std::span<const OneRowArgs> linears) {
   return bytes;
 }
 
-// Adds `bytes` of each block's share of these linears' weights, or less, in the order in which it
-// takes them, from `skipped` bytes on. Not of kRotate, whose lines lie apart.
-void AddLines(std::span<const OneRowArgs> linears, int64_t skipped, int64_t bytes, int sms,
-              ChainArgs* args) {
-  for (const OneRowArgs& l : linears) {
-    const bool pair = IsPair(l.finish);
-    const int64_t of_unit = int64_t{l.depth} * 2 * (pair ? 2 : 1), most = CeilDiv(l.units, sms);
-    const int64_t first = std::min(skipped / of_unit, most);
-    const int64_t count = std::min(bytes / of_unit, most - first);
-    skipped = first < most ? 0 : skipped - most * of_unit;
-    if (first == most) continue;
-    if (count == 0 || l.finish == RowFinish::kRotate) return;
-    for (int h = 0; h < (pair ? 2 : 1); ++h) {
-      if (args->all_lines == kMostLines) return;
-      args->lines[args->all_lines++] = {
-          .data = reinterpret_cast<const std::byte*>(l.weight + int64_t{h} * l.gap * l.depth),
-          .each = l.units / sms,
-          .more = l.units % sms,
-          .first = static_cast<int>(first),
-          .count = static_cast<int>(count),
-          .bytes = l.depth * 2};
-    }
-    if (count < most - first) return;
-    bytes -= count * of_unit;
-  }
+ChainWeights WeightsOf(const OneRowArgs& l) {
+  return {.data = reinterpret_cast<const std::byte*>(l.weight),
+          .units = l.units,
+          .line_bytes = l.depth * 2,
+          .gap_bytes = IsPair(l.finish) ? int64_t{l.gap} * l.depth * 2 : 0,
+          .scattered = l.finish == RowFinish::kRotate};
 }
 
 }  // namespace
@@ -396,9 +373,13 @@ void LaunchRowChain(std::span<const OneRowArgs> linears, std::span<const OneRowA
   args.early = args.segments;
   if (BytesOf(linears) < kFetchingBytes) {
     args.early = std::min(kEarlySegments, args.segments);
-    AddLines(linears, rings, kEarlyBytes, launch.sms, &args);
-    args.own_lines = args.all_lines;
-    AddLines(next, 0, kNextBytes, launch.sms, &args);
+    std::vector<ChainWeights> own, behind;
+    std::transform(linears.begin(), linears.end(), std::back_inserter(own), WeightsOf);
+    std::transform(next.begin(), next.end(), std::back_inserter(behind), WeightsOf);
+    const std::span<ChainLines> lines(args.lines);
+    args.own_lines = LinesOf(own, rings, kEarlyBytes, launch.sms, lines);
+    const std::span<ChainLines> rest = lines.subspan(static_cast<size_t>(args.own_lines));
+    args.all_lines = args.own_lines + LinesOf(behind, 0, kNextBytes, launch.sms, rest);
   }
   MR_CUDA(cudaFuncSetAttribute(RowChainKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRoom));
   Launch together = launch;

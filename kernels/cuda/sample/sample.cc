@@ -4,11 +4,21 @@
 #include "kernels/cuda/sample/sample_launch.h"
 #include "kernels/cuda/views.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace {
 
 using namespace cuda;
+
+namespace {
+
+struct WideClusters {
+  explicit WideClusters(CudaDevice&) : sixteen(HasClusterOfSixteen()) {}
+  const bool sixteen;
+};
+
+}  // namespace
 
 void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
   const int64_t rows = op.logits.dim(0), padded = op.logits.dim(1);
@@ -36,6 +46,7 @@ void CudaSample(const SampleOp<TensorView>& op, Stream& stream) {
   }
   // Of many rows its blocks would take places from those that draw.
   args.followed = op.in_order && rows == 1;
+  args.sixteen = AsCuda(stream).device().Attached<WideClusters>().sixteen;
   LaunchSample(args, LaunchOn(stream));
   if (!op.in_order) return;
   // The sampler sums in an order of its own; tokens do not depend on it.

@@ -133,7 +133,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kSampleThreads, kRes
 namespace {
 
 template <int kResident>
-constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 72 << 10;
+constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 70 << 10;  // beside SampleShared
 
 size_t StagedBytes(const SampleArgs& args, int blocks) {
   return static_cast<size_t>(SampleIdsOfWarp(args.vocab, blocks)) * kSampleWarps *
@@ -151,8 +151,9 @@ void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
                stage ? bytes : 0, SampleKernel<kBlocks, kResident>, args, stage);
 }
 
-// Clusters of more than eight blocks are not on all devices.
-bool HasSixteen() {
+}  // namespace
+
+bool HasClusterOfSixteen() {
   const auto kernel = SampleKernel<16, 1>;
   MR_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   MR_CUDA(
@@ -170,13 +171,11 @@ bool HasSixteen() {
   return false;
 }
 
-}  // namespace
-
 void LaunchSample(const SampleArgs& args, const Launch& launch) {
   if (args.rows == 0) return;
   // As many blocks to a row as leave each a multiprocessor: a row's first block works alone for
-  // half of the time.
-  if (args.rows == 1 && HasSixteen()) return LaunchBlocks<16, 1>(args, launch);
+  // half of the time. Sixteen were timed for a row alone.
+  if (args.rows == 1 && args.sixteen) return LaunchBlocks<16, 1>(args, launch);
   if (args.rows * 8 <= launch.sms) return LaunchBlocks<8, 1>(args, launch);
   if (args.rows * 4 <= launch.sms) return LaunchBlocks<4, 1>(args, launch);
   if (args.rows * 2 <= launch.sms) return LaunchBlocks<2, 1>(args, launch);

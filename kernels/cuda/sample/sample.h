@@ -1,5 +1,6 @@
-// SampleOp on the CUDA kernel table: one launch, a block for each row. Tokens are the CPU's, bit
-// for bit; sums of e^l are in f32 by thread, then in double by threads in order, in any batch.
+// SampleOp on the CUDA kernel table: one launch, a cluster of blocks for each row. Tokens are the
+// CPU's, bit for bit; sums of e^l are in f32 by thread, then in double by threads in order, which
+// depends on how many blocks a row has, and so on how many rows there are.
 #pragma once
 
 #include "kernels/ops/sample_ops.h"

@@ -16,7 +16,10 @@ struct SampleArgs {
   int most = 0;  // columns of top_*
   // Behind it comes a kernel of this op that reads logits ahead of its BeginKernel.
   bool followed = false;
+  bool sixteen = false;  // HasClusterOfSixteen
 };
+// Whether the current device takes a cluster of sixteen blocks; not all do that take eight.
+bool HasClusterOfSixteen();
 void LaunchSample(const SampleArgs& args, const Launch& launch);
 
 }  // namespace millrace::cuda

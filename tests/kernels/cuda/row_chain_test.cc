@@ -203,6 +203,25 @@ TEST_CASE("the deepest rows fit, and infinities are where each by itself has the
   }
 }
 
+TEST_CASE("a chain of much weight has the bits that each linear has by itself", "[gpu]") {
+  Chains chains(EarlyLaunch::kOff);
+  if (!Runs(chains.device())) return;
+  // Of one buffer, which is as large as a fourth of what such a chain reads.
+  std::vector<Op> ops{
+      chains.Linear(chains.Random({1, 4096}), 8192, RowNorm::kRms, RowFinish::kGelu, true)};
+  for (int i = 1; i < 4; ++i) {
+    const int64_t columns = ops.back().x.dim(1);
+    ops.push_back(chains.Linear(ops.back().out, 8, RowNorm::kNone, RowFinish::kNone, false));
+    ops.back().weight = {ops[0].weight.data, Dense({columns, ops.back().x.dim(1)})};
+    ops.back().out = chains.Random({1, columns});
+  }
+  const Bits apart = chains.Apart(ops);
+  for (int again = 0; again < 3; ++again) {
+    chains.Launch(ops, chains.stream(), ops);
+    CHECK(chains.Take(ops) == apart);
+  }
+}
+
 TEST_CASE("results may lie where what is no longer needed lay", "[gpu]") {
   Chains chains(EarlyLaunch::kOff);
   if (!Runs(chains.device())) return;
@@ -259,7 +278,7 @@ TEST_CASE("the kernel table joins what a gain comes of", "[gpu]") {
   const Bits apart = chains.Apart(layer);
   CHECK(taken(layer) == 4);
   CHECK(chains.Take(layer) == apart);
-  CHECK(taken(layer, chains.Layer(1024, 3072)) == 4);
+  CHECK(taken(layer, chains.Layer(2048, 8192)) == 4);
   CHECK(chains.Take(layer) == apart);
   layer.push_back(layer[0]);
   CHECK(taken(layer) == 4);

@@ -2,7 +2,7 @@
 """The loop of tools/examples/grpo/large.py written with transformers: the same prompts, reward, group, clipping, learning rate and number of updates, and answers
 of the same length, so that both do the same work. Needs torch and transformers.
 
-  python3 tools/bench/peers/torch_grpo.py CONFIG [--turns] [arguments of large.py]
+  python3 tools/bench/peers/torch_grpo.py CONFIG [--turns] [arguments of even.py]
 
 LlamaForCausalLM in bf16 beside fp32 weights and AdamW's fp32 moments, as Millrace has them; SDPA. Answers come from a static cache of all sequences at once, of
 which a step with its draw is one compiled function (--mode: the first of a list that works), and behind a prompt there is one row of logits. For scoring and

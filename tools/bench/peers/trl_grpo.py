@@ -2,7 +2,7 @@
 """tools/examples/grpo/large.py by TRL's GRPOTrainer with transformers' generation: the same prompts, reward, group, clipping, learning rate and number of updates,
 and answers of the same length, as nothing ends one. Needs torch, transformers, trl, accelerate and datasets.
 
-  python3 tools/bench/peers/trl_grpo.py CONFIG [--turns] [arguments of large.py] [--tuned]
+  python3 tools/bench/peers/trl_grpo.py CONFIG [--turns] [arguments of even.py] [--tuned]
 
 As TRL has it: float32 weights under autocast to bf16, recomputed layers, model.generate with its own cache. --tuned: bf16 weights and moments, nothing
 recomputed, a static cache, with which generate compiles its steps. Where an update follows its rollout TRL scores nothing and forms no ratio: none is told.

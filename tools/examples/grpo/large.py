@@ -15,17 +15,22 @@ import millrace
 from grpo import group_advantages
 
 
-def put(settings, assignment):
+def put(values, assignment):
+    """SECTION.KEY=VALUE, which the library checks: a value is JSON, or a text as it is."""
     key, given, text = assignment.partition('=')
-    if not given:
-        sys.exit('--set %s: KEY=VALUE is expected' % assignment)
     *sections, name = key.split('.')
+    if not given or not sections or '' in (*sections, name):
+        sys.exit('--set %s: SECTION.KEY=VALUE is expected' % assignment)
+    if sections[0] in ('train', 'run'):
+        sys.exit('--set %s: keys of %s are set by options of this program' % (assignment, sections[0]))
     for section in sections:
-        settings = settings.setdefault(section, {})
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            sys.exit('--set %s: %s is no section' % (assignment, section))
     try:
-        settings[name] = json.loads(text)
+        values[name] = json.loads(text)
     except ValueError:
-        settings[name] = text
+        values[name] = text
 
 
 def settings(a, folder):
@@ -97,7 +102,7 @@ def one_step(run, a, step):
 
 def main(arguments=None):
     extra = [('--backend', {'default': 'cuda'}), ('--tuning-file', {'help': 'keep what was measured of the products here, for the next call'}),
-             ('--set', {'action': 'append', 'default': [], 'metavar': 'KEY=VALUE', 'help': 'a key of the configuration, as optimizer.moments=bf16'})]
+             ('--set', {'action': 'append', 'default': [], 'metavar': 'SECTION.KEY=VALUE', 'help': 'a key of the configuration, as optimizer.moments=bf16'})]
     a = even.arguments(__doc__, extra).parse_args(arguments)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, millrace.Run(settings(a, folder), use_inference=True) as run:
