@@ -135,14 +135,10 @@ namespace {
 template <int kResident>
 constexpr size_t kMostStaged = kResident == 1 ? 144 << 10 : 70 << 10;  // beside SampleShared
 
-size_t StagedBytes(const SampleArgs& args, int blocks) {
-  return static_cast<size_t>(SampleIdsOfWarp(args.vocab, blocks)) * kSampleWarps *
-         (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
-}
-
 template <int kBlocks, int kResident>
 void LaunchBlocks(const SampleArgs& args, const Launch& launch) {
-  const size_t bytes = StagedBytes(args, kBlocks);
+  const size_t bytes = static_cast<size_t>(SampleIdsOfWarp(args.vocab, kBlocks)) * kSampleWarps *
+                       (args.logits.bf16 ? sizeof(uint16_t) : sizeof(float));
   const bool stage = bytes <= kMostStaged<kResident>;
   MR_CUDA(cudaFuncSetAttribute(SampleKernel<kBlocks, kResident>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize,

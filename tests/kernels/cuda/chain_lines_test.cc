@@ -2,9 +2,10 @@
 // order, and nothing of another's.
 #include "kernels/cuda/matmul/chain_lines.h"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
+#include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 namespace millrace::cuda {
@@ -14,6 +15,10 @@ struct Run {
   int64_t begin, bytes;  // in the linear's weights
   bool operator==(const Run&) const = default;
 };
+
+// Addresses of weights, which nobody reads.
+constexpr int64_t kMost = int64_t{2} * 8192 * 4096;
+const auto memory = std::make_unique_for_overwrite<std::byte[]>(kMost);
 
 // Of one block, by the definition: its units of all linears stand in a row, of which those begin
 // where as many bytes as the largest share has are skipped.
@@ -61,6 +66,7 @@ TEST_CASE("a chain's lines are those of each block's units, in its order") {
     std::vector<ChainWeights> weights;
     for (int64_t i = pick(1, 4); i > 0; --i) {
       ChainWeights w;
+      w.data = memory.get();
       w.units = static_cast<int>(pick(1, 900)), w.line_bytes = static_cast<int>(16 * pick(1, 600));
       if (pick(0, 1) == 1) w.gap_bytes = int64_t{w.units} * w.line_bytes;
       w.scattered = pick(0, 5) == 0;
@@ -74,8 +80,8 @@ TEST_CASE("a chain's lines are those of each block's units, in its order") {
       std::vector<Run> runs;
       for (const ChainLines& l : std::span(lines, static_cast<size_t>(count)))
         if (l.CountOf(block) > 0)
-          runs.push_back({l.data - static_cast<const std::byte*>(nullptr) + l.BeginOf(block),
-                          int64_t{l.CountOf(block)} * l.line_bytes});
+          runs.push_back(
+              {l.data - memory.get() + l.BeginOf(block), int64_t{l.CountOf(block)} * l.line_bytes});
       const std::vector<Run> expected = RunsOf(weights, skipped, bytes, blocks, block);
       CHECK(runs == expected);
       several += expected.size() > 2;
@@ -90,10 +96,14 @@ TEST_CASE("a chain's lines are those of each block's units, in its order") {
 
 TEST_CASE("a chain's lines of Llama 1B, on 132 multiprocessors") {
   const std::vector<ChainWeights> layer = {
-      {.units = 2048, .line_bytes = 4096},
-      {.units = 8192, .line_bytes = 4096, .gap_bytes = int64_t{8192} * 4096},
-      {.units = 2048, .line_bytes = 16384},
-      {.units = 1536, .line_bytes = 4096, .gap_bytes = 32 * 4096, .scattered = true}};
+      {.data = memory.get(), .units = 2048, .line_bytes = 4096},
+      {.data = memory.get(), .units = 8192, .line_bytes = 4096, .gap_bytes = int64_t{8192} * 4096},
+      {.data = memory.get(), .units = 2048, .line_bytes = 16384},
+      {.data = memory.get(),
+       .units = 1536,
+       .line_bytes = 4096,
+       .gap_bytes = 32 * 4096,
+       .scattered = true}};
   ChainLines lines[3];
   // Of out a whole share, of up the first twelve of both halves.
   REQUIRE(LinesOf(layer, 0, 160 << 10, 132, lines) == 3);
