@@ -17,9 +17,14 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// 66.9 tflops are 66.9e12 to the last bit.
+// 66.9 tflops are 66.9e12 to the last bit: rates of different keys are compared, and one text is
+// one number.
 double InUnits(double number, double unit) {
   return unit > 1 ? std::round(number * unit) : number * unit;
+}
+
+double FlopsOf(DocumentSection& in, const char* key) {
+  return InUnits(in.NumberOf(key, Least::kAboveZero), kTera);
 }
 
 // The members of `machine` that the section has by the tables.
@@ -44,7 +49,7 @@ void ReadGemm(DocumentSection& in, Machine& machine) {
     read.m = shape.IntegerOf("m", 1);
     read.n = shape.IntegerOf("n", 1);
     read.k = shape.IntegerOf("k", 1);
-    read.flops = shape.NumberOf("tflops", Least::kAboveZero) * kTera;
+    read.flops = FlopsOf(shape, "tflops");
     machine.gemm_shapes.push_back(read);
   });
 }
@@ -132,8 +137,7 @@ void ReadSections(DocumentSection& file, std::vector<std::string>& errors, Machi
   }
   file.ForEach("attention", [&](DocumentSection& row) {
     machine.attention.push_back({row.IntegerOf("head_dim", 1), row.IntegerOf("length", 0),
-                                 row.NumberOf("forward_tflops", Least::kAboveZero) * kTera,
-                                 row.NumberOf("backward_tflops", Least::kAboveZero) * kTera});
+                                 FlopsOf(row, "forward_tflops"), FlopsOf(row, "backward_tflops")});
   });
 }
 

@@ -55,6 +55,20 @@ TEST_CASE("what is written is read again", "[plan][cost]") {
   }
 }
 
+TEST_CASE("a product may be measured at the peak itself, whatever its digits", "[plan][cost]") {
+  Machine machine = FindMachine("cpu");
+  for (int digits = 100000; digits < 1000000; digits += 371) {
+    const double measured = (digits + 0.3) * 1e6;  // written with six digits
+    machine.peak_f32 = machine.gemm_f32 = measured;
+    machine.gemm_shapes = {{DType::kF32, 512, 512, 512, measured}};
+    const Machine again = ParseMachine(MachineText(machine), "measured");
+    REQUIRE(again.gemm_shapes.at(0).flops == digits * 1e6);
+    REQUIRE(again.peak_f32 == digits * 1e6);
+  }
+  machine.gemm_shapes[0].flops = machine.peak_f32 * 1.00001;
+  CHECK_THAT(WhatIsWrong(json::parse(MachineText(machine))), Catch::Contains("is above the peak"));
+}
+
 // Files from before these have no such keys.
 const std::set<std::string> kOptional = {"collectives.speed_begun_beside_kernels",
                                          "power.wide_attention_tflops"};
