@@ -85,7 +85,12 @@ void Job::Start(const JobSetup& setup) {
   const bool input = setup.reads_input && ::isatty(STDIN_FILENO) == 0;
   int streams[3] = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
   std::vector<int> theirs;  // ends that the program alone keeps
-  if (!input) theirs.push_back(streams[0] = ::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!input) {
+    // One that has ended. Not /dev/null, which in some containers is a file with something in it.
+    const Pipe none;
+    ::close(none.write);
+    theirs.push_back(streams[0] = none.read);
+  }
   for (const auto& [number, to] : {std::pair(1, setup.out), std::pair(2, setup.err)}) {
     if (to == nullptr) continue;
     const Pipe pipe;
