@@ -18,8 +18,7 @@
 
 namespace millrace::cuda {
 
-inline constexpr int kWarpgroup = 128, kStageThreads = kWarpgroup + kWarp;  // of a block
-inline constexpr int kLineBytes = kBoxDepth * 2;
+inline constexpr int kStageThreads = kWarpgroup + kWarp;  // of a block
 
 // Stages of the rows lie behind those of the weight, as far as wgmma reads.
 template <class T>
@@ -31,16 +30,6 @@ struct StageTiles {
 template <class T>
 struct StageBarriers {
   uint64_t full[T::kStages], empty[T::kStages];
-};
-
-// Stages in turn, and the parity of the phase that each is in.
-template <class T>
-struct StageRing {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Next() {
-    if (++stage == T::kStages) stage = 0, parity ^= 1;
-  }
 };
 
 // By one thread; then a barrier of the block.
@@ -71,7 +60,7 @@ struct StageCopies {
     for (int box = from; box < to && ahead < T::kStages; box += T::kBoxes) Lines(ahead++, box);
   }
   __device__ __forceinline__ void Run() {
-    StageRing<T> ring;
+    StageRing ring;
     for (int box = from; box < to; box += T::kBoxes) {
       if (ahead-- <= 0) {
         WaitFor(SharedAddress(&barriers.empty[ring.stage]), ring.parity ^ 1);
@@ -81,7 +70,7 @@ struct StageCopies {
       for (int i = 0; i < T::kBoxes; ++i)
         CopyBox(SharedAddress(s.b[ring.stage][i]), b, Full(ring.stage), (box + i) * kBoxDepth, 0,
                 0);
-      ring.Next();
+      ring.Next(T::kStages);
     }
   }
 
@@ -103,7 +92,7 @@ __device__ __forceinline__ void MultiplyStages(StageTiles<T>& s, StageBarriers<T
                                                float (&sums)[T::kRows / 2], int boxes) {
   // Stages under way, so that a chain of products does not wait for what gives a stage back.
   constexpr int kUnderWay = T::kStages > 4 ? 3 : 1;
-  StageRing<T> ring, done;
+  StageRing ring, done;
   for (int box = 0; box < boxes; box += T::kBoxes) {
     WaitFor(SharedAddress(&barriers.full[ring.stage]), ring.parity);
     FenceSums();
@@ -121,9 +110,9 @@ __device__ __forceinline__ void MultiplyStages(StageTiles<T>& s, StageBarriers<T
     WaitForProducts<kUnderWay>();
     if (box >= kUnderWay * T::kBoxes) {
       if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&barriers.empty[done.stage]));
-      done.Next();
+      done.Next(T::kStages);
     }
-    ring.Next();
+    ring.Next(T::kStages);
   }
   WaitForProducts<0>();
 }

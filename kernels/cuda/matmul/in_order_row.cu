@@ -74,14 +74,6 @@ struct Place {
   }
 };
 
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Next(int stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
 // By one thread, ahead of Copies of its own; then a barrier of the block.
 __device__ __forceinline__ void InitBarriers(Barriers& barriers, int stages) {
   for (int i = 0; i < stages; ++i) {
@@ -94,7 +86,7 @@ __device__ __forceinline__ void InitBarriers(Barriers& barriers, int stages) {
 
 // By one thread: the stages of the block's tiles in turn.
 struct Copies {
-  Ring ring;
+  StageRing ring;
   int tile = static_cast<int>(blockIdx.x), box = 0;
 
   __device__ __forceinline__ void Begin(const Place& at, const CUtensorMap& weight, int count) {
@@ -117,7 +109,7 @@ struct Copies {
 
 // By the warpgroup: tile by tile, each product behind the one before.
 struct Products {
-  Ring ring, done;
+  StageRing ring, done;
 
   __device__ __forceinline__ void GiveBack(const Place& at) {
     if (threadIdx.x % kWarp == 0) Arrive(SharedAddress(&at.barriers().empty[done.stage]));

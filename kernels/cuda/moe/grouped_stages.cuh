@@ -9,8 +9,6 @@
 
 namespace millrace::cuda {
 
-inline constexpr int kWarpgroup = 128;
-
 // How a grouped product is cut: kGroups warpgroups multiply. kOne: of one expert, without offsets.
 template <Slots kSlots, Lines kA, Lines kB, int kGroups_, int kTileN_, int kStages_,
           bool kOne_ = false>
@@ -37,14 +35,6 @@ struct WgmmaShared {
   uint64_t full[T::kStages], empty[T::kStages], cleared;
   StagedTile tiles[T::kStages];
   OrderedTiles list;
-};
-
-struct Ring {
-  uint32_t stage = 0, parity = 0;
-  template <int kStages>
-  __device__ __forceinline__ void Next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
 };
 
 // Tile number `tile`: bands of rows of tiles, within a band down its rows, then to the right: tiles
@@ -103,7 +93,7 @@ class Copier {
         else
           CopyBox(at, b_, full, column, k, t.expert);
       }
-      ring_.Next<T::kStages>();
+      ring_.Next(T::kStages);
     }
     if (t.depth == 0) Empty();
   }
@@ -119,12 +109,12 @@ class Copier {
   }
   __device__ __forceinline__ void Empty() {
     Arrive(SharedAddress(&s_.full[ring_.stage]));
-    ring_.Next<T::kStages>();
+    ring_.Next(T::kStages);
   }
 
   WgmmaShared<T>& s_;
   const CUtensorMap &a_, &b_;
-  Ring ring_;
+  StageRing ring_;
 };
 
 }  // namespace millrace::cuda

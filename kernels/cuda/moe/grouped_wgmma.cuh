@@ -101,7 +101,7 @@ class Multiplier {
       }
       if (k > 0) Release(before);
       before = ring_.stage;
-      ring_.template Next<T::kStages>();
+      ring_.Next(T::kStages);
     }
     if constexpr (kBusy) WaitForProducts<0>();
     Release(before);
@@ -136,7 +136,7 @@ class Multiplier {
 
   WgmmaShared<T>& s_;
   const int group_, warp_;
-  Ring ring_;
+  StageRing ring_;
   uint32_t cleared_ = 0;  // the parity of s_.cleared
   float sums_[T::kTileN / 2];
 };

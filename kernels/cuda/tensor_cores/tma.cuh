@@ -48,6 +48,14 @@ __device__ __forceinline__ void WaitFor(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
 }
+// Stages in turn, and the parity of the phase that each is in.
+struct StageRing {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next(int stages) {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
 __device__ __forceinline__ void FenceSharedWrites() {
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
 }

@@ -18,7 +18,9 @@ namespace millrace::cuda {
 
 enum class Lines { kDepth, kRows };
 
-inline constexpr int kBoxRows = 64, kBoxDepth = 64, kBoxBytes = kBoxRows * kBoxDepth * 2;
+inline constexpr int kWarpgroup = 128;  // threads
+inline constexpr int kBoxRows = 64, kBoxDepth = 64, kLineBytes = kBoxDepth * 2,
+                     kBoxBytes = kBoxRows * kLineBytes;
 
 // Of a tile at a multiple of 1024 bytes.
 template <Lines L>
