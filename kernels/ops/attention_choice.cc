@@ -1,6 +1,7 @@
 #include "kernels/ops/attention_choice.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
@@ -90,12 +91,19 @@ bool Packed(const Op& op, const Dims<Op>& d) {
          d.depth % kDepthMultiple == 0 && d.depth <= kMaxPackedDepth;
 }
 
-bool InOrder(const AttentionOp<Shape>& op) { return op.in_order; }
-bool InOrder(const AttentionGradOp<Shape>&) { return false; }
+// By what the op asks for.
+std::optional<AttentionChoice> Asked(const AttentionOp<Shape>& op) {
+  if (!op.in_order) return std::nullopt;
+  return AttentionChoice{AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
+}
+std::optional<AttentionChoice> Asked(const AttentionGradOp<Shape>& op) {
+  if (!op.in_turn) return std::nullopt;
+  return AttentionChoice{AttentionKernel::kInTurn, "in turn"};
+}
 
 template <class Op>
 AttentionChoice Choose(const Op& op) {
-  if (InOrder(op)) return {AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
+  if (const auto asked = Asked(op)) return *asked;
   if (const std::string why = WhyNotOperands(op); !why.empty()) return {AttentionKernel::kOwn, why};
   const Dims<Op> d(op);
   const std::string why = WhyNotSizes(op, d);
@@ -128,6 +136,24 @@ int64_t ScoreBytes(const Dims<Op>& d) {
 }
 
 }  // namespace
+
+std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
+  if (std::string why = WhyNotOperands(op); !why.empty()) return why;
+  const Dims d(op);
+  if (op.q.layout.dtype != DType::kBF16 || (d.depth != 64 && d.depth != 128))
+    return fmt::format("{} heads of {}; bf16 heads of 64 or 128 are expected",
+                       Name(op.q.layout.dtype), d.depth);
+  if (op.window > 0 || op.documents || op.rows.split())
+    return "a window, documents or rows of several ranks; whole sequences are expected";
+  for (const Shape* heads : {&op.q, &op.k, &op.v, &op.d_out})
+    if (heads->layout.dims[2] > 1 && heads->layout.strides[2] != d.depth)
+      return fmt::format("heads of {} in {}; heads that follow each other are expected", d.depth,
+                         ToString(heads->layout));
+  // Blocks of the kernel ahead: 256 threads, eight elements to each.
+  if (d.batch * d.heads * RoundUp(d.length, 64) > (kMaxElements * 256 * 8) / d.depth)
+    return fmt::format("{} rows of {} heads of {}", d.batch, d.heads, d.length);
+  return "";
+}
 
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) { return Choose(op); }
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op) { return Choose(op); }
@@ -202,6 +228,19 @@ AttentionGradOp<Shape> ChunkOf(const AttentionGradOp<Shape>& op) {
   return chunk;
 }
 
+InTurnScratch InTurnScratchOf(const AttentionGradOp<Shape>& op) {
+  const Dims d(op);
+  const int64_t tiles = d.batch * d.heads * CeilDiv(d.length, 64);
+  Pieces pieces;
+  InTurnScratch scratch;
+  pieces.Take(tiles * 64 * d.depth * 4);
+  scratch.rows = pieces.Take(tiles * 64 * 8);
+  scratch.turns = pieces.Take(tiles * (d.depth / 64) * 4);
+  scratch.ticket = pieces.Take(4);
+  scratch.bytes = pieces.end();
+  return scratch;
+}
+
 ChunkScratch ChunkScratchOf(const AttentionOp<Shape>& op) {
   const Dims d(ChunkOf(op));
   const int64_t rows = d.batch * d.heads * d.length;
@@ -238,7 +277,9 @@ int64_t AttentionBytes(const AttentionOp<Shape>& op) {
 
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   const Dims d(op);
-  if (Choose(op).kernel != AttentionKernel::kCudnn) return d.batch * d.heads * d.length * 4;
+  const AttentionKernel kernel = Choose(op).kernel;
+  if (kernel == AttentionKernel::kInTurn) return InTurnScratchOf(op).bytes;
+  if (kernel != AttentionKernel::kCudnn) return d.batch * d.heads * d.length * 4;
   if (op.rows.split()) return ChunkScratchOf(op).bytes;
   const AttentionSlices slices = SlicesOf(op);
   const int64_t heads = slices.batch * slices.kv_heads * d.group(), rows = heads * d.length;

@@ -2,7 +2,7 @@
 // take. From shapes, strides and dtypes alone: a plan is the same on every GPU, and planning and
 // kernels/cuda read the same numbers here.
 //
-// Arithmetic  kOwn computes in f32 throughout. kCudnn and kPacked multiply on tensor cores and add
+// Arithmetic  kOwn computes in f32 throughout. The others multiply on tensor cores and add
 //             up in f32: the probabilities, and the score gradients, are rounded to the operands'
 //             dtype before they enter a product, and in cuDNN with grouped queries so are each
 //             query head's contributions to d_k and d_v.
@@ -20,11 +20,12 @@
 
 namespace millrace::cuda {
 
-enum class AttentionKernel { kOwn, kPacked, kCudnn };
+enum class AttentionKernel { kOwn, kPacked, kCudnn, kInTurn };
 
 constexpr const char* Name(AttentionKernel kernel) {
   return kernel == AttentionKernel::kCudnn    ? "cudnn"
          : kernel == AttentionKernel::kPacked ? "packed"
+         : kernel == AttentionKernel::kInTurn ? "in turn"
                                               : "own";
 }
 
@@ -42,9 +43,20 @@ struct AttentionChoice {
 // With documents kPacked serves such operands in bf16 where D is at most kMaxPackedDepth and the
 // scale is above 0, one row and windows too: it passes over keys in front of a document. It has the
 // forward of an op that is in_order, too, whose gradient is whoever's it is without. The rest,
-// and split sequences that cuDNN does not serve, is left to kOwn.
+// and split sequences that cuDNN does not serve, is left to kOwn. A gradient in_turn is kInTurn's.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
+
+// "" where kInTurn serves a gradient: bf16 heads of 64 or 128 that follow each other in a row, as
+// cuDNN takes them, of whole sequences without a window and documents. GPUs of compute capability
+// 9.0 have it.
+std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
+
+// Its scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.
+struct InTurnScratch {
+  int64_t rows = 0, turns = 0, ticket = 0, bytes = 0;
+};
+InTurnScratch InTurnScratchOf(const AttentionGradOp<Shape>& op);
 
 // The op as a sequence of cuDNN calls over `batch` batch rows and `kv_heads` key/value heads
 // with their query heads; the last call of a row may be smaller. kv_heads < Hkv only with batch 1.

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_own.h"
 #include "kernels/ops/attention_choice.h"
+#include "runtime/base/error.h"
 
 namespace millrace {
 namespace {
@@ -25,6 +26,8 @@ void CudaAttention(const AttentionOp<TensorView>& op, Stream& stream) {
       return cuda::PackedAttention(op, stream);
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttention(op, stream);
+    case cuda::AttentionKernel::kInTurn:
+      MR_CHECK(false, "attention in turn, which only gradients are");
   }
 }
 
@@ -36,6 +39,8 @@ void CudaAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
       return cuda::PackedAttentionGrad(op, stream);
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttentionGrad(op, stream);
+    case cuda::AttentionKernel::kInTurn:
+      return cuda::InTurnAttentionGrad(op, stream);
   }
 }
 

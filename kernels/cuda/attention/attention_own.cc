@@ -6,9 +6,11 @@
 
 #include "kernels/cuda/attention/attention_check.h"
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/arithmetic.h"
+#include "runtime/base/cuda/cuda_device.h"
 #include "runtime/base/error.h"
 
 namespace millrace::cuda {
@@ -68,9 +70,11 @@ AttentionArgs ArgsOf(const AttentionOp<TensorView>& op, const AttentionDims& d) 
           .lse = LseOf(op.lse)};
 }
 
+void CheckScratch(const AttentionGradOp<TensorView>& op, int64_t bytes) {
+  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, bytes, "attention_grad: bytes of scratch");
+}
+
 AttentionGradArgs ArgsOf(const AttentionGradOp<TensorView>& op, const AttentionDims& d) {
-  MR_CHECK_GE(op.scratch ? op.scratch.bytes() : 0, d.batch * d.heads * d.rows * 4,
-              "attention_grad: bytes of scratch");
   return {.sizes = SizesOf(d, op.window, op.documents),
           .scale = op.scale,
           .q = HeadsOf(op.q),
@@ -91,6 +95,17 @@ Elements MixOfHeads(const AttentionOp<TensorView>& op) {
 Elements MixOfHeads(const AttentionGradOp<TensorView>& op) {
   return MixOf({op.q.dtype(), op.k.dtype(), op.v.dtype(), op.out.dtype(), op.d_out.dtype(),
                 op.d_q.dtype(), op.d_k.dtype(), op.d_v.dtype()});
+}
+
+// Of every operand and the scratch.
+void CheckAddresses(const AttentionGradOp<TensorView>& op) {
+  constexpr uintptr_t kBytes = 16;
+  AttentionGradOp<TensorView>::Visit(
+      op, [&](const TensorView& view, Access, std::string_view name) {
+        MR_CHECK(reinterpret_cast<uintptr_t>(view.data) % kBytes == 0,
+                 "attention_grad in turn: {} is {} at {}; a multiple of {} bytes is expected", name,
+                 ToString(view.layout), static_cast<const void*>(view.data), kBytes);
+      });
 }
 
 // What attention_launch.h asks for of packed kernels.
@@ -120,7 +135,9 @@ void OwnAttention(const AttentionOp<TensorView>& op, Stream& stream) {
 }
 void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
-  if (!d.empty()) LaunchAttentionGrad(ArgsOf(op, d), MixOfHeads(op), LaunchOn(stream));
+  if (d.empty()) return;
+  CheckScratch(op, d.batch * d.heads * d.rows * 4);
+  LaunchAttentionGrad(ArgsOf(op, d), MixOfHeads(op), LaunchOn(stream));
 }
 
 void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream) {
@@ -133,7 +150,27 @@ void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) 
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
   CheckPacked(op, d);
+  CheckScratch(op, d.batch * d.heads * d.rows * 4);
   LaunchPackedAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
+}
+
+void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
+  if (d.empty()) return;
+  const cudaDeviceProp& device = AsCuda(stream).device().properties();
+  MR_REQUIRE(ErrorCode::kDevice, HasInTurn(device.major, device.minor),
+             "{} has no attention_grad in turn, which GPUs of compute capability 9.0 have, by a "
+             "program built for sm_90a",
+             device.name);
+  const auto shapes = ConvertOp<AttentionGradOp, TensorView, Shape>(op, [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  });
+  const std::string why = WhyNotInTurn(shapes);
+  MR_CHECK(why.empty(), "attention_grad in turn: {}", why);
+  CheckAddresses(op);
+  const InTurnScratch scratch = InTurnScratchOf(shapes);
+  CheckScratch(op, scratch.bytes);
+  LaunchInTurnAttentionGrad(ArgsOf(op, d), scratch, op.scratch.data, LaunchOn(stream));
 }
 
 }  // namespace millrace::cuda

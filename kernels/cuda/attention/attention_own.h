@@ -7,6 +7,8 @@
 // Packed  bf16 on tensor cores, for ops of which cuda::ChooseAttention says kPacked, or would with
 //         documents: tiles of keys that no query of a tile sees, and of queries that see no key of
 //         one, are passed over. Every operand's address must be a multiple of 16 bytes.
+// In turn A gradient on tensor cores of Hopper, where cuda::WhyNotInTurn is silent; scratch is
+//         InTurnScratch. Addresses, that of the scratch too, are multiples of 16 bytes.
 #pragma once
 
 #include "kernels/ops/attention_ops.h"
@@ -20,5 +22,8 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
 void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream);
 void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
+
+// Error(kDevice): a GPU that has no such kernel.
+void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cuda

@@ -41,7 +41,7 @@ cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op,
               : cuda::ChooseAttention(ConvertOp<Op, TensorView, Shape>(op, shape_of)).kernel;
 }
 
-// cuDNN and the packed kernels want 16 bits, and strides in units of 16 bytes.
+// All but our own kernels in f32 want 16 bits, and strides in units of 16 bytes.
 bool OnTensorCores(Only only) { return only && *only != cuda::AttentionKernel::kOwn; }
 
 Sizes PickSizes(Random& random, int repeat, Only only) {
@@ -53,6 +53,9 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   const int64_t batch = length > 64 ? 1 : Pick(random, 1, 2);
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
+  if (only == cuda::AttentionKernel::kInTurn)
+    return {batch, length == 65 ? 193 : length, kv_heads * group, kv_heads,
+            64 * Pick(random, 1, 2)};
   if (only == cuda::AttentionKernel::kPacked)
     return {batch, length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 16)};
   constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64},
@@ -102,15 +105,20 @@ Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s, Only only) {
   return qkv;
 }
 
+// Windows and documents.
+bool HasNeither(Only only) {
+  return only == cuda::AttentionKernel::kCudnn || only == cuda::AttentionKernel::kInTurn;
+}
+
 // None, those of one and of a few keys, one past a tile of keys, and one that no sequence here has.
 int64_t PickWindow(Random& random, Only only) {
   constexpr int64_t kWindows[] = {0, 0, 1, 2, 7, 64, 65, 1000};
-  return only == cuda::AttentionKernel::kCudnn ? 0 : kWindows[Pick(random, 0, 7)];
+  return HasNeither(only) ? 0 : kWindows[Pick(random, 0, 7)];
 }
 
 // None, or of each row some, of one position and more.
 TensorView PickDocuments(Memory& memory, Random& random, const Sizes& s, Only only) {
-  if (only == cuda::AttentionKernel::kCudnn) return {};
+  if (HasNeither(only)) return {};
   if (only != cuda::AttentionKernel::kPacked && Flip(random)) return {};
   const TensorView documents = memory.New(DType::kI32, {s.batch, s.length});
   const int64_t often = Pick(random, 1, 70);
@@ -297,6 +305,7 @@ void AttentionGradContract(const Subject& subject, Only only) {
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
+    op.in_turn = only == cuda::AttentionKernel::kInTurn;
     op.window = PickWindow(random, only);
     op.documents = PickDocuments(memory, document_random, s, only);
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},

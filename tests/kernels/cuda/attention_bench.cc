@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_own.h"
+#include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
@@ -72,6 +73,14 @@ void BenchCudnn(CudaDevice& device, AttentionSize size) {
     Row(size, deterministic ? "backward, deterministic" : "backward", grad_ms, Flops(grad),
         cuda::CudnnBytes(ops.grad, device), WorkspaceBytes(grad, Backend::kCuda),
         fmt::format("B {} Hkv {}", slices.batch, slices.kv_heads));
+    const cudaDeviceProp& properties = device.properties();
+    if (!deterministic || !cuda::HasInTurn(properties.major, properties.minor)) continue;
+    AttentionGradOp<TensorView> in_turn = ops.grad;
+    in_turn.in_turn = true;
+    const int64_t bytes = WorkspaceBytes(ShapesOf(in_turn), Backend::kCuda);
+    in_turn.scratch = operands.New(DenseLayout(DType::kU8, {bytes}));
+    Row(size, "backward, in turn", Time(cuda, [&] { CudaAttentionGrad(in_turn, *stream); }),
+        Flops(grad), bytes, bytes, "1");
   }
 }
 
@@ -95,8 +104,8 @@ int Main(int argc, char** argv) {
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const AttentionSize& size :
        {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
-        AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{1, 8192, 32, 8, 128},
-        AttentionSize{4, 256, 6, 6, 64}})
+        AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{4, 4096, 32, 8, 64},
+        AttentionSize{1, 8192, 32, 8, 128}, AttentionSize{4, 256, 6, 6, 64}})
     BenchCudnn(device, size);
   if (argc > 1 && std::strcmp(argv[1], "--own") == 0) {
     for (const AttentionSize& size : {AttentionSize{8, 1024, 12, 12, 64, DType::kF32},

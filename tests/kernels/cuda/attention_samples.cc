@@ -23,6 +23,8 @@ KernelTable TableOf(std::optional<AttentionKernel> kernel) {
     table.attention = cuda::OwnAttention, table.attention_grad = cuda::OwnAttentionGrad;
   else if (*kernel == AttentionKernel::kPacked)
     table.attention = cuda::PackedAttention, table.attention_grad = cuda::PackedAttentionGrad;
+  else if (*kernel == AttentionKernel::kInTurn)
+    table.attention = cuda::CudnnAttention, table.attention_grad = cuda::InTurnAttentionGrad;
   else
     table.attention = cuda::CudnnAttention, table.attention_grad = cuda::CudnnAttentionGrad;
   return table;
@@ -47,6 +49,12 @@ AttentionOps Again(DeviceOperands& operands, const AttentionOps& ops, const Atte
   again.forward.v = again.grad.v = ops.grad.v;
   again.grad.d_out = ops.grad.d_out;
   return again;
+}
+
+TensorView RowOf(TensorView view, int64_t b) {
+  view.data += b * view.stride(0) * Bytes(view.dtype());
+  view.layout.dims[0] = 1;
+  return view;
 }
 
 bool SameResults(const AttentionGradOp<TensorView>& a, const AttentionGradOp<TensorView>& b) {

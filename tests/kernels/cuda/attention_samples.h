@@ -31,6 +31,9 @@ AttentionGradOp<TensorView> OnHost(DeviceOperands& operands, const AttentionGrad
 // The same op with results and scratch of its own.
 AttentionOps Again(DeviceOperands& operands, const AttentionOps& ops, const AttentionSize& size);
 
+// Batch row b.
+TensorView RowOf(TensorView view, int64_t b);
+
 bool SameResults(const AttentionGradOp<TensorView>& a, const AttentionGradOp<TensorView>& b);
 
 // Rounding of what enters a product, and the factor on bounds that hold for sums in f32.

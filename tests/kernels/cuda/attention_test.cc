@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_own.h"
+#include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/contract/contract.h"
@@ -28,6 +29,20 @@ struct ContractGpu {
   Subject subject;
 };
 
+AttentionSize InTurn(AttentionSize size) {
+  size.in_turn = true;
+  return size;
+}
+
+// Else says so.
+bool HasInTurn() {
+  const CudaDevice device(0);
+  const cudaDeviceProp& properties = device.properties();
+  if (cuda::HasInTurn(properties.major, properties.minor)) return true;
+  WARN("skipped: no gradient of attention in turn on " << device.name());
+  return false;
+}
+
 TEST_CASE("our own attention computes in f32 whatever the shape, strides and dtypes") {
   AttentionContract(ContractGpu(AttentionKernel::kOwn, 0).subject, AttentionKernel::kOwn);
 }
@@ -39,6 +54,11 @@ TEST_CASE("cuDNN's attention: bf16, head dimensions in eights, any length") {
 }
 TEST_CASE("the gradient of cuDNN's attention") {
   AttentionGradContract(ContractGpu(AttentionKernel::kCudnn, 16).subject, AttentionKernel::kCudnn);
+}
+TEST_CASE("the gradient in turn: bf16, head dimensions 64 and 128, any length") {
+  if (!HasInTurn()) return;
+  AttentionGradContract(ContractGpu(AttentionKernel::kInTurn, 16).subject,
+                        AttentionKernel::kInTurn);
 }
 TEST_CASE("cuDNN's attention in f16, and our own", "[f16]") {
   const F16ForBF16 in_f16;
@@ -104,6 +124,53 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
     gpu.Run(TableOf(AttentionKernel::kOwn), own);
     INFO("T " << size.length << " D " << size.depth);
     CheckClose(OnHost(gpu.operands, cudnn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
+    if (size.depth % 64 != 0 || !HasInTurn()) continue;
+    const AttentionOps in_turn = Again(gpu.operands, cudnn, InTurn(size));
+    gpu.Run(TableOf(AttentionKernel::kInTurn), in_turn);
+    CheckClose(OnHost(gpu.operands, in_turn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
+  }
+}
+
+// Several sets of heads, groups of them, tiles and keys beyond the end, fewer units than blocks and
+// more.
+TEST_CASE("gradients in turn, against double on sampled rows") {
+  if (!HasInTurn()) return;
+  for (AttentionSize size : {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
+                             AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
+                             AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
+                             AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
+    size.in_turn = true;
+    Gpu gpu;
+    const AttentionOps ops = MakeAttention(gpu.operands, size);
+    REQUIRE(cuda::ChooseAttention(ShapesOf(ops.grad)).kernel == AttentionKernel::kInTurn);
+    gpu.Run(TableOf({}), ops);
+    INFO("B " << size.batch << " T " << size.length << " D " << size.depth);
+    CheckSamples(OnHost(gpu.operands, ops.grad), kTensorCores);
+  }
+}
+
+TEST_CASE("gradients in turn: a row of a batch has the bits that it has alone") {
+  if (!HasInTurn()) return;
+  AttentionSize size =
+      GENERATE(AttentionSize{30, 1000, 6, 3, 64}, AttentionSize{4, 1500, 8, 2, 128});
+  size.in_turn = true;
+  Gpu gpu;
+  const KernelTable table = TableOf(AttentionKernel::kInTurn);
+  const AttentionOps batch = MakeAttention(gpu.operands, size);
+  gpu.Run(table, batch);
+  const AttentionGradOp<TensorView> whole = OnHost(gpu.operands, batch.grad);
+  size.batch = 1;
+  for (const int64_t b : {int64_t{0}, int64_t{1}, batch.grad.q.dim(0) - 1}) {
+    AttentionGradOp<TensorView> alone = MakeAttention(gpu.operands, size).grad;
+    alone.q = RowOf(batch.grad.q, b), alone.k = RowOf(batch.grad.k, b);
+    alone.v = RowOf(batch.grad.v, b), alone.out = RowOf(batch.grad.out, b);
+    alone.d_out = RowOf(batch.grad.d_out, b), alone.lse = RowOf(batch.grad.lse, b);
+    table.attention_grad(alone, *gpu.stream);
+    const AttentionGradOp<TensorView> row = OnHost(gpu.operands, alone);
+    INFO("row " << b);
+    CHECK(SameBits(row.d_q, RowOf(whole.d_q, b)));
+    CHECK(SameBits(row.d_k, RowOf(whole.d_k, b)));
+    CHECK(SameBits(row.d_v, RowOf(whole.d_v, b)));
   }
 }
 
@@ -127,7 +194,11 @@ TEST_CASE("deterministic: 20 runs give the same bits, at other addresses, too") 
       GENERATE(std::pair{AttentionSize{16, 1024, 12, 12, 64}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{5, 777, 6, 3, 64}, AttentionKernel::kCudnn},
+               std::pair{InTurn({16, 1024, 12, 12, 64}), AttentionKernel::kInTurn},
+               std::pair{InTurn({2, 2048, 16, 4, 128}), AttentionKernel::kInTurn},
+               std::pair{InTurn({5, 777, 6, 3, 64}), AttentionKernel::kInTurn},
                std::pair{AttentionSize{2, 777, 6, 3, 64, DType::kF32}, AttentionKernel::kOwn});
+  if (size.in_turn && !HasInTurn()) return;
   Gpu gpu;
   const KernelTable table = TableOf(kernel);
   const AttentionOps first = MakeAttention(gpu.operands, size);
@@ -144,8 +215,8 @@ TEST_CASE("deterministic: 20 runs give the same bits, at other addresses, too") 
 }
 
 TEST_CASE("a captured attention replays the bits of the eager one") {
-  const DType dtype = GENERATE(DType::kF32, DType::kBF16);
-  const AttentionSize size{2, 200, 6, 3, 64, dtype};
+  const AttentionSize size = GENERATE(AttentionSize{2, 200, 6, 3, 64, DType::kF32},
+                                      AttentionSize{2, 200, 6, 3, 64}, InTurn({2, 200, 6, 3, 64}));
   Gpu gpu;
   const KernelTable table = TableOf({});
   const AttentionOps eager = MakeAttention(gpu.operands, size);
@@ -196,6 +267,39 @@ TEST_CASE("forward alone writes no lse where none is asked for") {
   CHECK(SameBits(gpu.operands.OnHost(with.forward.out), gpu.operands.OnHost(without.forward.out)));
   const TensorView untouched = gpu.operands.OnHost(lse);
   for (int64_t i = 0; i < untouched.bytes(); ++i) REQUIRE(untouched.data[i] == std::byte{0xff});
+}
+
+TEST_CASE("operands that the gradient in turn cannot take are refused by name") {
+  if (!HasInTurn()) return;
+  using Catch::Matchers::Contains;
+  Gpu gpu;
+  const auto message_of = [&](const AttentionGradOp<TensorView>& op) -> std::string {
+    try {
+      cuda::InTurnAttentionGrad(op, *gpu.stream);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kInternal);
+      return error.what();
+    }
+    return "";
+  };
+  const AttentionGradOp<TensorView> fine =
+      MakeAttention(gpu.operands, InTurn({2, 100, 4, 2, 64})).grad;
+  AttentionGradOp<TensorView> op = fine;
+  op.out.data += 2;
+  CHECK_THAT(message_of(op), Contains("out") && Contains("16 bytes"));
+  op = fine;
+  op.scratch.layout.dims[0] = 100;
+  CHECK_THAT(message_of(op), Contains("100") && Contains("scratch"));
+  op = fine;
+  op.window = 7;
+  CHECK_THAT(message_of(op), Contains("a window"));
+  op = fine;
+  op.q.layout.strides[2] += 8;
+  CHECK_THAT(message_of(op), Contains("heads that follow each other"));
+  op = MakeAttention(gpu.operands, {2, 100, 4, 2, 72}).grad;
+  CHECK_THAT(message_of(op), Contains("heads of 72"));
+  op = MakeAttention(gpu.operands, {2, 100, 4, 2, 64, DType::kF32}).grad;
+  CHECK_THAT(message_of(op), Contains("f32") && Contains("bf16"));
 }
 
 TEST_CASE("operands that cuDNN cannot take are refused by name") {

@@ -95,13 +95,6 @@ TEST_CASE("packed documents: 20 runs give the same bits, at other addresses, too
   }
 }
 
-// Batch row b.
-TensorView RowOf(TensorView view, int64_t b) {
-  view.data += b * view.stride(0) * Bytes(view.dtype());
-  view.layout.dims[0] = 1;
-  return view;
-}
-
 TEST_CASE("packed documents: a row of a batch has the bits that it has alone") {
   AttentionSize size = GENERATE(AttentionSize{4, 1000, 6, 3, 64}, AttentionSize{4, 300, 4, 2, 128});
   Gpu gpu;

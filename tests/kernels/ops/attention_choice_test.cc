@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/ops/cost.h"
+
 namespace millrace {
 namespace {
 
@@ -55,6 +57,41 @@ TEST_CASE(
     CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
     CHECK(Refusal(Grad(size)).empty());
   }
+}
+
+TEST_CASE("a gradient in turn is asked for, and why it may not be") {
+  AttentionGradOp<Shape> fine = Grad({2, 300, 6, 2, 64});
+  CHECK(cuda::ChooseAttention(fine).kernel == AttentionKernel::kCudnn);
+  fine.in_turn = true;
+  CHECK(cuda::ChooseAttention(fine).kernel == AttentionKernel::kInTurn);
+  for (const Size& size : {Size{1, 1, 1, 1, 64}, Size{64, 1024, 12, 12, 64},
+                           Size{1, 8192, 32, 8, 128}, Size{2, 300, 6, 2, 64}})
+    CHECK(cuda::WhyNotInTurn(Grad(size)).empty());
+  CHECK_THAT(cuda::WhyNotInTurn(Grad({2, 300, 6, 2, 96})), Contains("heads of 96"));
+  CHECK_THAT(cuda::WhyNotInTurn(Grad({2, 300, 6, 2, 64, DType::kF16})), Contains("f16 heads"));
+  CHECK_THAT(cuda::WhyNotInTurn(Grad({1 << 10, 1 << 20, 64, 64, 64})), Contains("rows of"));
+  AttentionGradOp<Shape> op = fine;
+  op.window = 7;
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("a window"));
+  op = fine;
+  op.rows.ranks = 2;
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("rows of several ranks"));
+  op = fine;
+  op.documents = Of(DType::kI32, {2, 300});
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("documents"));
+  op = fine;
+  op.d_out.layout.strides[2] = 128;
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("heads that follow each other"));
+  CHECK_THAT(WhyUnsupported(op, Backend::kCuda), Contains("attention_grad in turn: heads of 64"));
+  CHECK(WhyUnsupported(op, Backend::kCpu).empty());
+
+  // 5 tiles of 64 queries for each of 12 heads.
+  const cuda::InTurnScratch scratch = cuda::InTurnScratchOf(fine);
+  CHECK(scratch.rows == 60 * 64 * 64 * 4);
+  CHECK(scratch.turns == scratch.rows + 60 * 64 * 8);
+  CHECK(scratch.ticket == scratch.turns + 256);
+  CHECK(scratch.bytes == scratch.ticket + 256);
+  CHECK(cuda::AttentionBytes(fine) == scratch.bytes);
 }
 
 TEST_CASE("packed documents go to the kernels that pass over other documents, where these serve") {
