@@ -104,7 +104,9 @@ class Matrix:
             return f.read().replace(b'\r', b'').decode('latin-1')
 
     def failures(self):
-        return [e for e in map(json.loads, read(self.run.file('restarts.jsonl')).splitlines()) if e['event'] == 'failed']
+        # While a line is written that crosses a page of the file, its first part may be seen alone.
+        whole = [line for line in read(self.run.file('restarts.jsonl')).splitlines(keepends=True) if line.endswith(b'\n')]
+        return [e for e in map(json.loads, whole) if e['event'] == 'failed']
 
     def keep_up(self):
         """Starts a supervisor again that gave up by its rule; any other end is an error."""
