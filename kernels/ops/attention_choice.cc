@@ -149,9 +149,9 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
     if (heads->layout.dims[2] > 1 && heads->layout.strides[2] != d.depth)
       return fmt::format("heads of {} in {}; heads that follow each other are expected", d.depth,
                          ToString(heads->layout));
-  // Blocks of the kernel ahead: 256 threads, eight elements to each.
-  if (d.batch * d.heads * RoundUp(d.length, 64) > (kMaxElements * 256 * 8) / d.depth)
-    return fmt::format("{} rows of {} heads of {}", d.batch, d.heads, d.length);
+  if (d.batch * d.heads * CeilDiv(d.length, 64) > kMaxElements)
+    return fmt::format("{} rows of {} heads of {}; up to {} tiles of 64 are expected", d.batch,
+                       d.heads, d.length, kMaxElements);
   return "";
 }
 

@@ -29,13 +29,18 @@ inline constexpr int kGroupWarps = kWarpgroup / kWarp;
 inline constexpr int kMultipliers = 2;  // warpgroups of a block, behind the one that does not
 inline constexpr int kTurnsThreads = kWarpgroup * (1 + kMultipliers);
 
+// Of a tile of queries; {inf, 0} from T on.
+struct StepRows {
+  float lse[kStepQueries], delta[kStepQueries];  // lse * log2(e)
+};
+
 struct TurnsArgs {
   AttentionGradArgs of;
   int tiles = 0, key_tiles = 0;  // of a sequence, of 64 queries and of 128 keys
   int pairs = 0, at_once = 0;    // B*Hkv; those whose units alternate
   // Scratch (InTurnScratch).
   float* sums = nullptr;      // d_q / scale [B, H, tiles, D/64, 64 * 64], as lanes have it
-  float2* rows = nullptr;     // [B, H, 64 tiles]: {lse * log2(e), delta}; {inf, 0} from T on
+  StepRows* rows = nullptr;   // [B, H, tiles]
   unsigned* turns = nullptr;  // [B, H, tiles, D/64]
   unsigned* ticket = nullptr;
 };
@@ -107,7 +112,7 @@ struct TurnsShared {
   Keys keys[kUnits];
   Queries stages[kStages];
   std::byte d_scores[2][kUnitKeys * kLineBytes];  // of a step: a line of 64 queries for each key
-  float2 rows[kStages][kStepQueries];
+  StepRows rows[kStages];
   uint64_t unit_full[kUnits], unit_empty[kUnits], keys_full[kUnits], keys_empty[kUnits];
   uint64_t stage_full[kStages], stage_empty[kStages], scores_full[2], scores_empty[2];
   int unit[kUnits];  // -1: there are no more
@@ -227,7 +232,7 @@ __device__ __forceinline__ void CopyTiles(TurnsShared<kDepth>& s, const TurnsArg
     ForEachStep(a, unit, [&](int head, int tile) {
       WaitFor(SharedAddress(&s.stage_empty[stages.stage]), stages.parity ^ 1);
       const uint32_t full = SharedAddress(&s.stage_full[stages.stage]);
-      ArriveAndExpect(full, sizeof(typename Shared::Queries) + sizeof(s.rows[0]));
+      ArriveAndExpect(full, sizeof(typename Shared::Queries) + sizeof(StepRows));
 #pragma unroll
       for (int box = 0; box < Shared::kBoxes; ++box) {
         CopyBox(SharedAddress(s.stages[stages.stage].queries[box]), maps.queries, full,
@@ -235,8 +240,8 @@ __device__ __forceinline__ void CopyTiles(TurnsShared<kDepth>& s, const TurnsArg
         CopyBox(SharedAddress(s.stages[stages.stage].d_out[box]), maps.d_out, full,
                 head * kDepth + box * kBoxDepth, tile * kStepQueries, batch);
       }
-      CopyBytes(SharedAddress(s.rows[stages.stage]),
-                a.rows + TileOf(a, unit, head, tile) * kStepQueries, sizeof(s.rows[0]), full);
+      CopyBytes(SharedAddress(&s.rows[stages.stage]), a.rows + TileOf(a, unit, head, tile),
+                sizeof(StepRows), full);
       stages.Next(Shared::kStages);
     });
   }

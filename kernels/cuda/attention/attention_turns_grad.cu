@@ -27,23 +27,21 @@ constexpr float kLog2E = 1.4426950408889634f;
 
 // ---- rows
 
-constexpr int kRowThreads = 256;
-
+// A block has a tile of queries, kDepth / kPack threads each of them.
 template <int kDepth>
-__global__ void __launch_bounds__(kRowThreads) RowsKernel(const TurnsArgs a) {
+__global__ void __launch_bounds__(kStepQueries* kDepth / kPack) RowsKernel(const TurnsArgs a) {
   BeginKernel();
   constexpr int kLanes = kDepth / kPack;
   const AttentionSizes& sizes = a.of.sizes;
-  const int64_t thread = int64_t{blockIdx.x} * kRowThreads + threadIdx.x, row = thread / kLanes,
-                padded = int64_t{a.tiles} * kStepQueries, heads = sizes.batch * sizes.heads,
-                words = heads * a.tiles * (kDepth / kColumns);
-  if (thread < words) a.turns[thread] = 0;
-  if (thread == 0) *a.ticket = 0;
-  const int64_t t = row % padded, batch = row / padded / sizes.heads;
-  const int head = static_cast<int>(row / padded % sizes.heads),
-            piece = static_cast<int>(thread % kLanes);
-  float sum = 0;
-  const bool inside = row < heads * padded && t < sizes.length;
+  const int tile = static_cast<int>(blockIdx.x) % a.tiles,
+            heads = static_cast<int>(blockIdx.x) / a.tiles, head = heads % sizes.heads,
+            thread = static_cast<int>(threadIdx.x), row = thread / kLanes, piece = thread % kLanes,
+            t = tile * kStepQueries + row;
+  const int64_t batch = heads / sizes.heads;
+  if (thread < kDepth / kColumns) a.turns[int64_t{blockIdx.x} * (kDepth / kColumns) + thread] = 0;
+  if (blockIdx.x == 0 && thread == 0) *a.ticket = 0;
+  const bool inside = t < sizes.length;
+  float delta = 0;
   if (inside) {
     const auto load = [&](const AttentionHeads& x) {
       const uint16_t* const at = reinterpret_cast<const uint16_t*>(x.data) +
@@ -54,19 +52,19 @@ __global__ void __launch_bounds__(kRowThreads) RowsKernel(const TurnsArgs a) {
     };
     const Floats x = load(a.of.out), y = load(a.of.d_out);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sum = fmaf(x.v[i], y.v[i], sum);
+    for (int i = 0; i < kPack; ++i) delta = fmaf(x.v[i], y.v[i], delta);
   }
 #pragma unroll
-  for (int lane = kLanes / 2; lane > 0; lane /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-  if (piece != 0 || row >= heads * padded) return;
+  for (int lane = kLanes / 2; lane > 0; lane /= 2)
+    delta += __shfl_xor_sync(0xffffffffu, delta, lane);
+  if (piece != 0) return;
   const AttentionLse& lse = a.of.lse;
-  a.rows[row] =
-      inside
-          ? make_float2(
-                lse.data[batch * lse.batch_stride + head * lse.head_stride + t * lse.row_stride] *
-                    kLog2E,
-                sum)
-          : make_float2(INFINITY, 0.0f);
+  StepRows& rows = a.rows[blockIdx.x];
+  rows.lse[row] =
+      inside ? lse.data[batch * lse.batch_stride + head * lse.head_stride + t * lse.row_stride] *
+                   kLog2E
+             : INFINITY;
+  rows.delta[row] = delta;
 }
 
 // ---- products
@@ -84,19 +82,49 @@ __device__ __forceinline__ void AddToGlobal(float* to, const float* x) {
                : "memory");
 }
 
-// sums [64, 64] = a b^T of tiles whose lines are of D: `a` of 64 rows of boxes `a_box` bytes apart.
-template <int kDepth>
-__device__ __forceinline__ void MultiplyLines(float (&sums)[32], uint32_t a, uint32_t a_box,
-                                              uint32_t b) {
-#pragma unroll
-  for (int step = 0; step < kDepth / 16; ++step) {
-    const uint32_t box = static_cast<uint32_t>(step / 4);
-    const uint64_t along = static_cast<uint64_t>(step % 4) * kDepthStep<Lines::kDepth>;
-    MultiplyTiles<64, Lines::kDepth, Lines::kDepth>(
-        sums, TileDescriptor<Lines::kDepth>(a + box * a_box) + along,
-        TileDescriptor<Lines::kDepth>(b + box * kBoxBytes) + along, step > 0);
-  }
+// Lanes' 16 bytes of a warp's four 8x8 matrices, two below each other and then to the right, of
+// lines from `tile` on: those of 16 columns `step`, where LoadMatrices and StoreMatrices have them.
+__device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int step) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, matrix = lane / 8, row = lane % 8;
+  const int line = first_line + matrix % 2 * 8 + row, chunk = 2 * step + matrix / 2;
+  return tile + static_cast<uint32_t>(line * kLineBytes + (chunk ^ row) * 16);
 }
+
+// 64 of a unit's keys, or of its values, as left operands: in registers where there is room, for a
+// product of 64 columns with both operands in shared memory takes all that this can give.
+template <int kDepth>
+class OwnLines {
+ public:
+  // `tile`: of the unit's 128, which have arrived.
+  __device__ __forceinline__ OwnLines(uint32_t tile, int group, int warp)
+      : tile_(tile + group * kBoxBytes) {
+    if constexpr (kHeld)
+#pragma unroll
+      for (int step = 0; step < kDepth / 16; ++step)
+        LoadMatrices(held_[step], MatrixAt(tile_, warp * 16, step));
+  }
+
+  // sums [64, 64] = these by 64 lines at `other`, transposed.
+  __device__ __forceinline__ void MultiplyBy(float (&sums)[32], uint32_t other) const {
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) {
+      const uint32_t box = static_cast<uint32_t>(step / 4);
+      const uint64_t along = static_cast<uint64_t>(step % 4) * kDepthStep<Lines::kDepth>,
+                     b = TileDescriptor<Lines::kDepth>(other + box * kBoxBytes) + along;
+      if constexpr (kHeld)
+        MultiplyRegisters<64, Lines::kDepth>(sums, held_[step], b, step > 0);
+      else
+        MultiplyTiles<64, Lines::kDepth, Lines::kDepth>(
+            sums, TileDescriptor<Lines::kDepth>(tile_ + box * TurnsShared<kDepth>::kKeyBox) + along,
+            b, step > 0);
+    }
+  }
+
+ private:
+  static constexpr bool kHeld = kDepth == kBoxDepth;
+  uint32_t tile_;
+  uint32_t held_[kHeld ? kDepth / 16 : 1][4];
+};
 
 // sums [64 keys, D] += x^T y, x in registers, y of 64 queries.
 template <int kDepth>
@@ -105,7 +133,7 @@ __device__ __forceinline__ void AddProducts(float (&sums)[kDepth / 2], const uin
 #pragma unroll
   for (int step = 0; step < kStepQueries / 16; ++step)
     MultiplyRegisters<kDepth, Lines::kRows>(
-        sums, x[step], TileDescriptor<Lines::kRows>(y) + step * kDepthStep<Lines::kRows>);
+        sums, x[step], TileDescriptor<Lines::kRows>(y) + step * kDepthStep<Lines::kRows>, true);
 }
 
 __device__ __forceinline__ void Pack(uint32_t (&to)[4][4], const float (&x)[32]) {
@@ -140,12 +168,12 @@ class Multiplier {
  private:
   __device__ __forceinline__ void Do(const Unit& unit, const StageRing& ring) {
     const auto& keys = s_.keys[ring.stage];
-    const uint32_t own_keys = SharedAddress(keys.keys) + group_ * kBoxBytes,
-                   own_values = SharedAddress(keys.values) + group_ * kBoxBytes;
     float d_k[kDepth / 2] = {}, d_v[kDepth / 2] = {};
     int64_t before = -1;  // the columns of the step before that are this warpgroup's
     int head_before = 0, tile_before = 0;
     WaitFor(SharedAddress(&s_.keys_full[ring.stage]), ring.parity);
+    const OwnLines<kDepth> own_keys(SharedAddress(keys.keys), group_, warp_),
+        own_values(SharedAddress(keys.values), group_, warp_);
     ForEachStep(a_, unit, [&](int head, int tile) {
       const auto& stage = s_.stages[stages_.stage];
       WaitFor(SharedAddress(&s_.stage_full[stages_.stage]), stages_.parity);
@@ -153,13 +181,12 @@ class Multiplier {
         float x[32], d_p[32];
         uint32_t p[4][4], d_s[4][4];
         FenceSums();
-        MultiplyLines<kDepth>(x, own_keys, Shared::kKeyBox, SharedAddress(stage.queries));
+        own_keys.MultiplyBy(x, SharedAddress(stage.queries));
         CommitProducts();
-        MultiplyLines<kDepth>(d_p, own_values, Shared::kKeyBox, SharedAddress(stage.d_out));
+        own_values.MultiplyBy(d_p, SharedAddress(stage.d_out));
         CommitProducts();
         WaitForProducts<1>();
-        const float4* const rows =
-            reinterpret_cast<const float4*>(s_.rows[stages_.stage]) + lane_ % 4;
+        const StepRows& rows = s_.rows[stages_.stage];
         Exponentials(x, rows);
         const bool own = tile == 2 * unit.key_tile + group_;
         if (own) Mask(x);
@@ -181,8 +208,9 @@ class Multiplier {
       if (before >= 0) {
         float d_q[kColumns / 2];
         FormQueries(d_q, keys);
-        WaitForProducts<0>();
+        WaitForProducts<1>();
         if (lane_ == 0) Arrive(SharedAddress(&s_.stage_empty[stages_.stage]));
+        WaitForProducts<0>();
         AddQueries(unit, before, head_before, tile_before, d_q);
       } else {
         WaitForProducts<0>();
@@ -205,27 +233,29 @@ class Multiplier {
     StoreKeys(a_.of.d_k, unit, d_k, a_.of.scale);
   }
 
+  // Of the lane's columns 8 j and 8 j + 1 of a step's.
+  __device__ __forceinline__ float2 PairOf(const float (&of)[kStepQueries], int j) const {
+    return *reinterpret_cast<const float2*>(&of[8 * j + lane_ % 4 * 2]);
+  }
   // Scores become p.
-  __device__ __forceinline__ void Exponentials(float (&x)[32], const float4* rows) const {
+  __device__ __forceinline__ void Exponentials(float (&x)[32], const StepRows& rows) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float4 row = rows[4 * j];
-      x[4 * j] = Exp2(fmaf(x[4 * j], scale_, -row.x));
-      x[4 * j + 1] = Exp2(fmaf(x[4 * j + 1], scale_, -row.z));
-      x[4 * j + 2] = Exp2(fmaf(x[4 * j + 2], scale_, -row.x));
-      x[4 * j + 3] = Exp2(fmaf(x[4 * j + 3], scale_, -row.z));
+      const float2 lse = PairOf(rows.lse, j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        x[4 * j + i] = Exp2(fmaf(x[4 * j + i], scale_, i % 2 == 0 ? -lse.x : -lse.y));
     }
   }
   // d_p becomes d_s.
   __device__ __forceinline__ void Gradients(const float (&p)[32], float (&d_p)[32],
-                                            const float4* rows) const {
+                                            const StepRows& rows) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float4 row = rows[4 * j];
-      d_p[4 * j] = p[4 * j] * (d_p[4 * j] - row.y);
-      d_p[4 * j + 1] = p[4 * j + 1] * (d_p[4 * j + 1] - row.w);
-      d_p[4 * j + 2] = p[4 * j + 2] * (d_p[4 * j + 2] - row.y);
-      d_p[4 * j + 3] = p[4 * j + 3] * (d_p[4 * j + 3] - row.w);
+      const float2 delta = PairOf(rows.delta, j);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        d_p[4 * j + i] = p[4 * j + i] * (d_p[4 * j + i] - (i % 2 == 0 ? delta.x : delta.y));
     }
   }
   // Zeros where the key comes behind the query, of the 64 of these keys' own places.
@@ -239,14 +269,11 @@ class Multiplier {
   }
   // Of this step, for d_q of both warpgroups.
   __device__ __forceinline__ void StoreScores(const uint32_t (&d_s)[4][4]) {
-    const int buffer = static_cast<int>(step_ % 2), matrix = lane_ / 8, row = lane_ % 8;
-    const int key = group_ * 64 + warp_ * 16 + matrix % 2 * 8 + row;
-    const uint32_t line =
-        SharedAddress(s_.d_scores[buffer]) + static_cast<uint32_t>(key * kLineBytes);
+    const int buffer = static_cast<int>(step_ % 2), key = group_ * 64 + warp_ * 16;
+    const uint32_t tile = SharedAddress(s_.d_scores[buffer]);
     WaitFor(SharedAddress(&s_.scores_empty[buffer]), (step_ / 2 + 1) % 2);
 #pragma unroll
-    for (int step = 0; step < 4; ++step)
-      StoreMatrices(line + static_cast<uint32_t>(((2 * step + matrix / 2) ^ row) * 16), d_s[step]);
+    for (int step = 0; step < 4; ++step) StoreMatrices(MatrixAt(tile, key, step), d_s[step]);
     FenceSharedWrites();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&s_.scores_full[buffer]));
@@ -378,15 +405,17 @@ template <int kDepth>
 void LaunchDepth(const TurnsArgs& args, const Launch& launch) {
   const AttentionSizes& sizes = args.of.sizes;
   const auto map = [&](const AttentionHeads& x, int heads, int rows) {
-    const int64_t batch_stride = sizes.batch > 1 ? x.batch_stride : sizes.length * x.row_stride;
-    return MapOfBF16(x.data, {int64_t{heads} * kDepth, sizes.length, sizes.batch},
-                     {x.row_stride, batch_stride}, rows);
+    // The stride of a dimension of one is never used, but the driver looks at it.
+    const int64_t width = int64_t{heads} * kDepth,
+                  row_stride = sizes.length > 1 ? x.row_stride : width,
+                  batch_stride = sizes.batch > 1 ? x.batch_stride : sizes.length * row_stride;
+    return MapOfBF16(x.data, {width, sizes.length, sizes.batch}, {row_stride, batch_stride}, rows);
   };
   const TurnsMaps maps = {
       map(args.of.q, sizes.heads, kStepQueries), map(args.of.k, sizes.kv_heads, kUnitKeys),
       map(args.of.v, sizes.kv_heads, kUnitKeys), map(args.of.d_out, sizes.heads, kStepQueries)};
-  const int64_t lanes = sizes.batch * sizes.heads * args.tiles * kStepQueries * (kDepth / kPack);
-  LaunchKernel(launch, static_cast<unsigned>(CeilDiv(lanes, int64_t{kRowThreads})), kRowThreads, 0,
+  const int64_t tiles = sizes.batch * sizes.heads * args.tiles;
+  LaunchKernel(launch, static_cast<unsigned>(tiles), kStepQueries * kDepth / kPack, 0,
                RowsKernel<kDepth>, args);
   using Shared = TurnsShared<kDepth>;
   static_assert(sizeof(Shared) <= 227 << 10);
@@ -417,7 +446,7 @@ void LaunchInTurnAttentionGrad(const AttentionGradArgs& of, const InTurnScratch&
                                std::byte* memory, const Launch& launch) {
   TurnsArgs args = ArgsOf(of);
   args.sums = reinterpret_cast<float*>(memory);
-  args.rows = reinterpret_cast<float2*>(memory + scratch.rows);
+  args.rows = reinterpret_cast<StepRows*>(memory + scratch.rows);
   args.turns = reinterpret_cast<unsigned*>(memory + scratch.turns);
   args.ticket = reinterpret_cast<unsigned*>(memory + scratch.ticket);
   of.sizes.depth == 64 ? LaunchDepth<64>(args, launch) : LaunchDepth<128>(args, launch);

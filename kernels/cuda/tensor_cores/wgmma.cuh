@@ -107,20 +107,23 @@ __device__ __forceinline__ void MultiplyTiles(float (&s)[kN / 2], uint64_t a, ui
 #undef MR_WGMMA
 }
 
-// sums += a[64, 16] b[16, kN], a in registers as mma.cuh has it: warp w's lanes have rows 16 w to
-// 16 w + 15. They may be written again once the product is complete.
+// The same with a in registers, as mma.cuh has it: warp w's lanes have rows 16 w to 16 w + 15. They
+// may be written again once the product is complete.
 template <int kN, Lines B>
 __device__ __forceinline__ void MultiplyRegisters(float (&s)[kN / 2], const uint32_t (&a)[4],
-                                                  uint64_t b) {
-#define MR_WGMMA(n, names, a0, a1, a2, a3, b_at, b_lines, ...)                                \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {%" #a0 \
-               ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, %" #b_lines ";\n"       \
-               : __VA_ARGS__                                                                  \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(B == Lines::kRows))
+                                                  uint64_t b, bool add) {
+#define MR_WGMMA(n, names, a0, a1, a2, a3, b_at, add_at, b_lines, ...)                           \
+  asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #add_at                                  \
+               ", 0;\n"                                                                          \
+               "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" names "}, {%" #a0    \
+               ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", add, 1, 1, %" #b_lines ";\n}\n"     \
+               : __VA_ARGS__                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), \
+                 "n"(B == Lines::kRows))
   if constexpr (kN == 128)
-    MR_WGMMA(128, MR_NAMES_64, 64, 65, 66, 67, 68, 69, MR_F64(0));
+    MR_WGMMA(128, MR_NAMES_64, 64, 65, 66, 67, 68, 69, 70, MR_F64(0));
   else if constexpr (kN == 64)
-    MR_WGMMA(64, MR_NAMES_32, 32, 33, 34, 35, 36, 37, MR_F16(0), MR_F16(16));
+    MR_WGMMA(64, MR_NAMES_32, 32, 33, 34, 35, 36, 37, 38, MR_F16(0), MR_F16(16));
   else
     static_assert(kN == 0, "no such width");
 #undef MR_WGMMA

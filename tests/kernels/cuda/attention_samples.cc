@@ -24,7 +24,7 @@ KernelTable TableOf(std::optional<AttentionKernel> kernel) {
   else if (*kernel == AttentionKernel::kPacked)
     table.attention = cuda::PackedAttention, table.attention_grad = cuda::PackedAttentionGrad;
   else if (*kernel == AttentionKernel::kInTurn)
-    table.attention = cuda::CudnnAttention, table.attention_grad = cuda::InTurnAttentionGrad;
+    table.attention = CudaAttention, table.attention_grad = cuda::InTurnAttentionGrad;
   else
     table.attention = cuda::CudnnAttention, table.attention_grad = cuda::CudnnAttentionGrad;
   return table;

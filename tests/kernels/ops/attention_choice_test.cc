@@ -69,7 +69,7 @@ TEST_CASE("a gradient in turn is asked for, and why it may not be") {
     CHECK(cuda::WhyNotInTurn(Grad(size)).empty());
   CHECK_THAT(cuda::WhyNotInTurn(Grad({2, 300, 6, 2, 96})), Contains("heads of 96"));
   CHECK_THAT(cuda::WhyNotInTurn(Grad({2, 300, 6, 2, 64, DType::kF16})), Contains("f16 heads"));
-  CHECK_THAT(cuda::WhyNotInTurn(Grad({1 << 10, 1 << 20, 64, 64, 64})), Contains("rows of"));
+  CHECK_THAT(cuda::WhyNotInTurn(Grad({1 << 12, 1 << 20, 64, 64, 64})), Contains("rows of"));
   AttentionGradOp<Shape> op = fine;
   op.window = 7;
   CHECK_THAT(cuda::WhyNotInTurn(op), Contains("a window"));
