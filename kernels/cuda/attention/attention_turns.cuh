@@ -29,7 +29,7 @@ inline constexpr int kGroupWarps = kWarpgroup / kWarp;
 inline constexpr int kMultipliers = 2;  // warpgroups of a block, behind the one that does not
 inline constexpr int kTurnsThreads = kWarpgroup * (1 + kMultipliers);
 
-// Of a tile of queries; {inf, 0} from T on.
+// Of a tile of queries; from T on inf, at which p is 0, and 0.
 struct StepRows {
   float lse[kStepQueries], delta[kStepQueries];  // lse * log2(e)
 };

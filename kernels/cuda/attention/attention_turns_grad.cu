@@ -233,7 +233,7 @@ class Multiplier {
     StoreKeys(a_.of.d_k, unit, d_k, a_.of.scale);
   }
 
-  // Of the lane's columns 8 j and 8 j + 1 of a step's.
+  // Of the lane's two queries of the step's eight from 8 j on.
   __device__ __forceinline__ float2 PairOf(const float (&of)[kStepQueries], int j) const {
     return *reinterpret_cast<const float2*>(&of[8 * j + lane_ % 4 * 2]);
   }
@@ -267,7 +267,7 @@ class Multiplier {
       for (int i = 0; i < 4; ++i)
         if (key + i / 2 * 8 > query + 8 * j + i % 2) x[4 * j + i] = 0;
   }
-  // Of this step, for d_q of both warpgroups.
+  // Those of this step, where whoever forms its d_q finds them.
   __device__ __forceinline__ void StoreScores(const uint32_t (&d_s)[4][4]) {
     const int buffer = static_cast<int>(step_ % 2), key = group_ * 64 + warp_ * 16;
     const uint32_t tile = SharedAddress(s_.d_scores[buffer]);
