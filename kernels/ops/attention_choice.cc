@@ -1,7 +1,6 @@
 #include "kernels/ops/attention_choice.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
@@ -91,19 +90,8 @@ bool Packed(const Op& op, const Dims<Op>& d) {
          d.depth % kDepthMultiple == 0 && d.depth <= kMaxPackedDepth;
 }
 
-// By what the op asks for.
-std::optional<AttentionChoice> Asked(const AttentionOp<Shape>& op) {
-  if (!op.in_order) return std::nullopt;
-  return AttentionChoice{AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
-}
-std::optional<AttentionChoice> Asked(const AttentionGradOp<Shape>& op) {
-  if (!op.in_turn) return std::nullopt;
-  return AttentionChoice{AttentionKernel::kInTurn, "in turn"};
-}
-
 template <class Op>
 AttentionChoice Choose(const Op& op) {
-  if (const auto asked = Asked(op)) return *asked;
   if (const std::string why = WhyNotOperands(op); !why.empty()) return {AttentionKernel::kOwn, why};
   const Dims<Op> d(op);
   const std::string why = WhyNotSizes(op, d);
@@ -155,8 +143,16 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
   return "";
 }
 
-AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) { return Choose(op); }
-AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op) { return Choose(op); }
+AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) {
+  if (op.in_order) return {AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
+  return Choose(op);
+}
+AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op) {
+  AttentionChoice choice = Choose(op);
+  if (choice.kernel == AttentionKernel::kCudnn && WhyNotInTurn(op).empty())
+    choice.kernel = AttentionKernel::kInTurn;
+  return choice;
+}
 
 AttentionSlices SlicesOf(const AttentionOp<Shape>& op) {
   const Dims d(op);
@@ -235,7 +231,7 @@ InTurnScratch InTurnScratchOf(const AttentionGradOp<Shape>& op) {
   InTurnScratch scratch;
   pieces.Take(tiles * 64 * d.depth * 4);
   scratch.rows = pieces.Take(tiles * 64 * 8);
-  scratch.turns = pieces.Take(tiles * (d.depth / 64) * 4);
+  scratch.turns = pieces.Take(tiles * 4);
   scratch.ticket = pieces.Take(4);
   scratch.bytes = pieces.end();
   return scratch;
@@ -271,15 +267,14 @@ ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op) {
 }
 
 int64_t AttentionBytes(const AttentionOp<Shape>& op) {
-  if (Choose(op).kernel != AttentionKernel::kCudnn) return 0;
+  if (ChooseAttention(op).kernel != AttentionKernel::kCudnn) return 0;
   return op.rows.split() ? ChunkScratchOf(op).bytes : kSlack;
 }
 
 int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   const Dims d(op);
-  const AttentionKernel kernel = Choose(op).kernel;
-  if (kernel == AttentionKernel::kInTurn) return InTurnScratchOf(op).bytes;
-  if (kernel != AttentionKernel::kCudnn) return d.batch * d.heads * d.length * 4;
+  const AttentionChoice choice = ChooseAttention(op);
+  if (!choice.why.empty()) return d.batch * d.heads * d.length * 4;
   if (op.rows.split()) return ChunkScratchOf(op).bytes;
   const AttentionSlices slices = SlicesOf(op);
   const int64_t heads = slices.batch * slices.kv_heads * d.group(), rows = heads * d.length;
@@ -287,7 +282,8 @@ int64_t AttentionBytes(const AttentionGradOp<Shape>& op) {
   // d_q in f32, to which blocks add in an order of their own, or the matrix that avoids it.
   bytes += op.deterministic ? heads * ScoreBytes(d) : rows * d.depth * 4;
   if (d.group() > 1) bytes += 2 * rows * d.depth * 2;  // d_k and d_v per query head
-  return bytes;
+  const bool in_turn = choice.kernel == AttentionKernel::kInTurn;
+  return in_turn ? std::max(bytes, InTurnScratchOf(op).bytes) : bytes;
 }
 
 }  // namespace millrace::cuda

@@ -20,7 +20,7 @@
 
 namespace millrace::cuda {
 
-enum class AttentionKernel { kOwn, kPacked, kCudnn, kInTurn };
+enum class AttentionKernel { kOwn, kPacked, kCudnn, kInTurn };  // kInTurn: gradients alone
 
 constexpr const char* Name(AttentionKernel kernel) {
   return kernel == AttentionKernel::kCudnn    ? "cudnn"
@@ -33,7 +33,7 @@ inline constexpr int64_t kMaxPackedDepth = 128;
 
 struct AttentionChoice {
   AttentionKernel kernel = AttentionKernel::kCudnn;
-  std::string why;  // cuDNN's refusal, in words; empty when cuDNN serves
+  std::string why;  // cuDNN's refusal, in words; empty where it serves, kInTurn's included
 };
 
 // cuDNN serves bf16 or f16 operands (every one the same) whose head dimension is a multiple of 8,
@@ -43,13 +43,16 @@ struct AttentionChoice {
 // With documents kPacked serves such operands in bf16 where D is at most kMaxPackedDepth and the
 // scale is above 0, one row and windows too: it passes over keys in front of a document. It has the
 // forward of an op that is in_order, too, whose gradient is whoever's it is without. The rest,
-// and split sequences that cuDNN does not serve, is left to kOwn. A gradient in_turn is kInTurn's.
+// and split sequences that cuDNN does not serve, is left to kOwn.
+// Of the gradients that cuDNN serves kInTurn has those of which WhyNotInTurn is silent, for it is
+// the faster one, deterministic or not (tools/bench/README.md); a GPU without it leaves them to
+// cuDNN, so scratch is enough for either.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
-// "" where kInTurn serves a gradient: bf16 heads of 64 or 128 that follow each other in a row, as
-// cuDNN takes them, of whole sequences without a window and documents. GPUs of compute capability
-// 9.0 have it.
+// "" where kInTurn could serve a gradient: bf16 heads of 64 or 128 that follow each other in a row,
+// as cuDNN takes them, of whole sequences without a window and documents. GPUs of compute
+// capability 9.0 have it.
 std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
 
 // Its scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.

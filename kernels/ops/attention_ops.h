@@ -112,12 +112,10 @@ struct AttentionOp : AttentionAttrs {
 // them sees a key: in the gathered order, to be summed over the group.
 // deterministic: the same bits every time; else blocks of a GPU may add to d_q in the order they
 // finish.
-// in_turn: deterministic on CUDA by a kernel of our own in which they add in an order of their own
-// (cuda::WhyNotInTurn of attention_choice.h).
 struct AttentionGradAttrs {
   float scale = 1;
   int64_t window = 0;
-  bool deterministic = true, in_turn = false;
+  bool deterministic = true;
   ContextRows rows;
   bool operator==(const AttentionGradAttrs&) const = default;
 

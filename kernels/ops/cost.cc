@@ -287,12 +287,6 @@ std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend) {
   return "";
 }
 
-std::string WhyUnsupported(const AttentionGradOp<Shape>& op, Backend backend) {
-  if (!op.in_turn || backend == Backend::kCpu) return "";
-  const std::string why = cuda::WhyNotInTurn(op);
-  return why.empty() ? "" : "attention_grad in turn: " + why;
-}
-
 std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend) {
   const int64_t heads = Dim(op.q, 1), depth = Dim(op.q, 2);
   if (op.kv_heads <= 0 || heads % op.kv_heads != 0)

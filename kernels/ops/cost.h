@@ -70,7 +70,6 @@ int64_t MostHeadDim(Backend backend);
 std::string WhyUnsupported(const QuantizeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const MatmulOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const AttentionOp<Shape>& op, Backend backend);
-std::string WhyUnsupported(const AttentionGradOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const CachedAttentionOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RopeOp<Shape>& op, Backend backend);
 std::string WhyUnsupported(const RowLinearOp<Shape>& op, Backend backend);

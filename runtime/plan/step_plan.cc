@@ -194,8 +194,6 @@ template <class Op, class Add>
 void AddGradient(const Op& typed, const Add& add) {
   if constexpr (requires { typed.deterministic; })
     if (!typed.deterministic) add("deterministic=0");
-  if constexpr (requires { typed.in_turn; })
-    if (typed.in_turn) add("in_turn");
   if constexpr (requires { typed.ranges; }) add("ranges=" + RangesText(*typed.ranges));
   if constexpr (requires { typed.inject_index; })
     add(fmt::format("unit={} inject_index={}", typed.unit, typed.inject_index));

@@ -40,7 +40,8 @@ void CudaAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttentionGrad(op, stream);
     case cuda::AttentionKernel::kInTurn:
-      return cuda::InTurnAttentionGrad(op, stream);
+      return cuda::HasInTurnAttentionGrad(stream) ? cuda::InTurnAttentionGrad(op, stream)
+                                                  : cuda::CudnnAttentionGrad(op, stream);
   }
 }
 

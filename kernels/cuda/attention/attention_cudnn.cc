@@ -49,8 +49,7 @@ void ForEachCall(const Op<TensorView>& op, ChunkMask mask, F&& f) {
   if (d.empty()) return;
   const auto shape = ShapeOf(op);
   const AttentionChoice choice = ChooseAttention(shape);
-  MR_CHECK(choice.kernel == AttentionKernel::kCudnn, "{} given to cuDNN: {}", Op<TensorView>::kName,
-           choice.why);
+  MR_CHECK(choice.why.empty(), "{} given to cuDNN: {}", Op<TensorView>::kName, choice.why);
   const AttentionSlices slices = SlicesOf(shape);
   const std::vector<Operand> operands = OperandsOf(op);
   AttentionProblem problem = ProblemOf(op);

@@ -1,4 +1,4 @@
-// Attention through cuDNN, for ops of which cuda::ChooseAttention says kCudnn. The fused QKV row is
+// Attention through cuDNN, where cuda::ChooseAttention has no word against it. The fused QKV row is
 // read, and its gradient written, in place through strides. An op may be several calls
 // (cuda::SlicesOf).
 //

@@ -154,14 +154,17 @@ void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) 
   LaunchPackedAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
 }
 
+bool HasInTurnAttentionGrad(Stream& stream) {
+  const cudaDeviceProp& device = AsCuda(stream).device().properties();
+  return HasInTurn(device.major, device.minor);
+}
 void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  const cudaDeviceProp& device = AsCuda(stream).device().properties();
-  MR_REQUIRE(ErrorCode::kDevice, HasInTurn(device.major, device.minor),
+  MR_REQUIRE(ErrorCode::kDevice, HasInTurnAttentionGrad(stream),
              "{} has no attention_grad in turn, which GPUs of compute capability 9.0 have, by a "
              "program built for sm_90a",
-             device.name);
+             AsCuda(stream).device().properties().name);
   const auto shapes = ConvertOp<AttentionGradOp, TensorView, Shape>(op, [](const TensorView& view) {
     return Shape{view.layout, static_cast<bool>(view)};
   });

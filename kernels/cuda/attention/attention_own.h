@@ -23,7 +23,9 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream);
 void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
-// Error(kDevice): a GPU that has no such kernel.
+// Whether this program has such a kernel for its GPU.
+bool HasInTurnAttentionGrad(Stream& stream);
+// Error(kDevice): it has none.
 void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
 }  // namespace millrace::cuda

@@ -41,8 +41,7 @@ class Chunks {
         scratch_(ScratchOf(op.scratch, at_.bytes, Op<TensorView>::kName)),
         launch_(LaunchOn(stream)) {
     const AttentionChoice choice = ChooseAttention(ShapeOf(op));
-    MR_CHECK(choice.kernel == AttentionKernel::kCudnn, "{} given to cuDNN: {}",
-             Op<TensorView>::kName, choice.why);
+    MR_CHECK(choice.why.empty(), "{} given to cuDNN: {}", Op<TensorView>::kName, choice.why);
   }
 
   const AttentionDims& dims() const { return d_; }

@@ -6,10 +6,10 @@
 // Order  Units of earlier keys have more steps and come first; those of `at_once` heads alternate,
 //        and blocks take them in this order. So a unit begins a few steps behind the one before it
 //        of its head and, as both walk over the same tiles, stays behind it.
-// Turns  What units add to 64 columns of a tile's d_q comes in the order of their keys: the one of
-//        keys [128 i, 128 i + 128) adds when the word of these is i, and sets it to i + 1. The
-//        first one writes; the last, of the tile's own keys, has the sum. Units wait for earlier
-//        ones alone, which have begun and so end.
+// Turns  What units add to a tile's d_q comes in the order of their keys: the one of keys
+//        [128 i, 128 i + 128) adds when the tile's word is i, and sets it to i + 1. The first one
+//        writes; the last, of the tile's own keys, has the sum. Units wait for earlier ones alone,
+//        which have begun and so end.
 // Who    Of the two warpgroups that multiply, with D 128 each forms its 64 columns of every step's
 //        d_q; with D 64 they take steps alternately.
 #pragma once
@@ -41,13 +41,12 @@ struct TurnsArgs {
   // Scratch (InTurnScratch).
   float* sums = nullptr;      // d_q / scale [B, H, tiles, D/64, 64 * 64], as lanes have it
   StepRows* rows = nullptr;   // [B, H, tiles]
-  unsigned* turns = nullptr;  // [B, H, tiles, D/64]
+  unsigned* turns = nullptr;  // [B, H, tiles]
   unsigned* ticket = nullptr;
 };
 
 struct Unit {
-  int64_t batch;
-  int kv_head, key_tile;
+  int batch, kv_head, key_tile;
 };
 __device__ __forceinline__ Unit UnitOf(const TurnsArgs& a, int unit) {
   const int of_set = a.at_once * a.key_tiles, set = unit / of_set, first = set * a.at_once,
@@ -56,50 +55,52 @@ __device__ __forceinline__ Unit UnitOf(const TurnsArgs& a, int unit) {
   return {pair / a.of.sizes.kv_heads, pair % a.of.sizes.kv_heads, rest / pairs};
 }
 
-// f(head, tile) for every step of the unit.
-template <class F>
-__device__ __forceinline__ void ForEachStep(const TurnsArgs& a, const Unit& unit, F&& f) {
-  const int group = a.of.sizes.heads / a.of.sizes.kv_heads, first = unit.kv_head * group;
-#pragma unroll 1
-  for (int tile = a.tiles - 1; tile >= 2 * unit.key_tile; --tile)
-#pragma unroll 1
-    for (int head = first; head < first + group; ++head) f(head, tile);
-}
+// The steps of a unit, one after the other.
+class UnitSteps {
+ public:
+  __device__ __forceinline__ UnitSteps(const TurnsArgs& a, const Unit& unit)
+      : tiles_(a.tiles),
+        end_(2 * unit.key_tile - 1),
+        group_(a.of.sizes.heads / a.of.sizes.kv_heads),
+        first_head_(unit.kv_head * group_),
+        first_at_((unit.batch * a.of.sizes.heads + first_head_) * a.tiles),
+        tile_(a.tiles - 1),
+        at_(first_at_ + tile_) {}
+  __device__ __forceinline__ bool more() const { return tile_ > end_; }
+  __device__ __forceinline__ int count() const { return (tile_ - end_) * group_; }
+  __device__ __forceinline__ void Next() {
+    at_ += tiles_;
+    if (++head_ < group_) return;
+    head_ = 0;
+    --tile_;
+    at_ = first_at_ + tile_;
+  }
+  __device__ __forceinline__ int head() const { return first_head_ + head_; }
+  __device__ __forceinline__ int tile() const { return tile_; }
+  // Of [B, H, tiles].
+  __device__ __forceinline__ int at() const { return at_; }
 
-// Of [B, H, tiles].
-__device__ __forceinline__ int64_t TileOf(const TurnsArgs& a, const Unit& unit, int head,
-                                          int tile) {
-  return (unit.batch * a.of.sizes.heads + head) * a.tiles + tile;
-}
+ private:
+  const int tiles_, end_, group_, first_head_, first_at_;
+  int head_ = 0, tile_, at_;
+};
 
-// Of [B, H, tiles, D/64]: the columns of the tile that warpgroup `group` forms in a block's step
-// `step`; -1: none.
+// Whether warpgroup `group` forms columns of d_q in a block's step `step`.
 template <int kDepth>
-__device__ __forceinline__ int64_t ColumnsOf(int64_t tile, int group, unsigned step) {
+__device__ __forceinline__ bool Forms(int group, unsigned step) {
   static_assert(kDepth == kColumns || kDepth == kMultipliers * kColumns);
-  if constexpr (kDepth > kColumns) return tile * kMultipliers + group;
-  return step % kMultipliers == static_cast<unsigned>(group) ? tile : -1;
+  return kDepth > kColumns || step % kMultipliers == static_cast<unsigned>(group);
 }
 
 // ---- shared memory
 
-// The words of a warpgroup: of what it adds to d_q, how often since the block began.
-struct TurnWords {
-  unsigned allowed;
-  unsigned added[kGroupWarps];  // by each warp; kNoMore: and no further ones come
-  unsigned passed_on;
-};
-inline constexpr unsigned kNoMore = 0x80000000u;
-// What to tell the next unit; nullptr: there is none.
-struct NextTurn {
-  unsigned* word;
-  unsigned turn;
-};
-inline constexpr int kNextTurns = 8;  // that may be added and not passed on yet
+// Of a block: steps whose turns may have come and are not passed on yet.
+inline constexpr unsigned kTurnsAhead = 8;
 
 template <int kDepth>
 struct TurnsShared {
-  static constexpr int kBoxes = kDepth / kBoxDepth, kUnits = 2, kStages = kDepth == 64 ? 4 : 2;
+  static constexpr int kBoxes = kDepth / kBoxDepth, kUnits = 2, kKeys = kDepth == 64 ? 2 : 1,
+                       kStages = 4;
   static constexpr int kKeyBox = kUnitKeys * kLineBytes, kQueryBox = kStepQueries * kLineBytes;
   // Warpgroups that form d_q of a step.
   static constexpr int kForming = kDepth / kColumns;
@@ -109,15 +110,16 @@ struct TurnsShared {
   struct Queries {
     std::byte queries[kBoxes][kQueryBox], d_out[kBoxes][kQueryBox];
   };
-  Keys keys[kUnits];
+  Keys keys[kKeys];
   Queries stages[kStages];
   std::byte d_scores[2][kUnitKeys * kLineBytes];  // of a step: a line of 64 queries for each key
   StepRows rows[kStages];
-  uint64_t unit_full[kUnits], unit_empty[kUnits], keys_full[kUnits], keys_empty[kUnits];
+  uint64_t unit_full[kUnits], unit_empty[kUnits], keys_full[kKeys], keys_empty[kKeys];
   uint64_t stage_full[kStages], stage_empty[kStages], scores_full[2], scores_empty[2];
-  int unit[kUnits];  // -1: there are no more
-  TurnWords turns[kMultipliers];
-  NextTurn next[kMultipliers][kNextTurns];
+  uint64_t added[kTurnsAhead];  // a step's d_q
+  int unit[kUnits];             // -1: there are no more
+  // Steps since the block began whose turns have come, and that the next unit knows of.
+  unsigned allowed, passed_on;
 };
 
 // By one thread; then a barrier of the block.
@@ -127,7 +129,9 @@ __device__ __forceinline__ void InitTurns(TurnsShared<kDepth>& s) {
   constexpr int kWarps = kMultipliers * kGroupWarps;
   for (int i = 0; i < Shared::kUnits; ++i) {
     InitBarrier(SharedAddress(&s.unit_full[i]), 1);
-    InitBarrier(SharedAddress(&s.unit_empty[i]), kWarps + kMultipliers);
+    InitBarrier(SharedAddress(&s.unit_empty[i]), kWarps + 2);
+  }
+  for (int i = 0; i < Shared::kKeys; ++i) {
     InitBarrier(SharedAddress(&s.keys_full[i]), 1);
     InitBarrier(SharedAddress(&s.keys_empty[i]), kWarps);
   }
@@ -139,14 +143,16 @@ __device__ __forceinline__ void InitTurns(TurnsShared<kDepth>& s) {
     InitBarrier(SharedAddress(&s.scores_full[i]), kWarps);
     InitBarrier(SharedAddress(&s.scores_empty[i]), Shared::kForming * kGroupWarps);
   }
-  for (TurnWords& words : s.turns) words = {};
+  for (uint64_t& added : s.added)
+    InitBarrier(SharedAddress(&added), Shared::kForming * kGroupWarps);
+  s.allowed = s.passed_on = 0;
   FenceNewBarriers();
 }
 
 // The same in all lanes, and known to be so: what follows from it is formed once for a warp.
 __device__ __forceinline__ int Uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// f(unit, ring) for every unit of the block; then the thread gives it back, if it `gives`.
+// f(unit) for every unit of the block; then the thread gives it back, if it `gives`.
 // kWarpWide: all lanes of a warp call it.
 template <bool kWarpWide, class Shared, class F>
 __device__ __forceinline__ void ForEachUnit(Shared& s, const TurnsArgs& a, bool gives, F&& f) {
@@ -156,7 +162,7 @@ __device__ __forceinline__ void ForEachUnit(Shared& s, const TurnsArgs& a, bool 
     int unit = s.unit[ring.stage];
     if constexpr (kWarpWide) unit = Uniform(unit);
     if (unit < 0) return;
-    f(UnitOf(a, unit), ring);
+    f(UnitOf(a, unit));
     if (gives) Arrive(SharedAddress(&s.unit_empty[ring.stage]));
   }
 }
@@ -207,7 +213,7 @@ template <int kDepth>
 __device__ __forceinline__ void CopyTiles(TurnsShared<kDepth>& s, const TurnsArgs& a,
                                           const TurnsMaps& maps) {
   using Shared = TurnsShared<kDepth>;
-  StageRing units, stages;
+  StageRing units, keys, stages;
   const int total = a.pairs * a.key_tiles;
   for (;; units.Next(Shared::kUnits)) {
     // Now that all of the unit before is copied, no sooner: one that is taken long before it is
@@ -218,79 +224,68 @@ __device__ __forceinline__ void CopyTiles(TurnsShared<kDepth>& s, const TurnsArg
     Arrive(SharedAddress(&s.unit_full[units.stage]));
     if (next >= total) return;
     const Unit unit = UnitOf(a, next);
-    WaitFor(SharedAddress(&s.keys_empty[units.stage]), units.parity ^ 1);
-    const uint32_t keys_full = SharedAddress(&s.keys_full[units.stage]);
+    WaitFor(SharedAddress(&s.keys_empty[keys.stage]), keys.parity ^ 1);
+    const uint32_t keys_full = SharedAddress(&s.keys_full[keys.stage]);
     ArriveAndExpect(keys_full, sizeof(typename Shared::Keys));
-    const int batch = static_cast<int>(unit.batch), kv_column = unit.kv_head * kDepth;
+    const int kv_column = unit.kv_head * kDepth;
 #pragma unroll
     for (int box = 0; box < Shared::kBoxes; ++box) {
-      CopyBox(SharedAddress(s.keys[units.stage].keys[box]), maps.keys, keys_full,
-              kv_column + box * kBoxDepth, unit.key_tile * kUnitKeys, batch);
-      CopyBox(SharedAddress(s.keys[units.stage].values[box]), maps.values, keys_full,
-              kv_column + box * kBoxDepth, unit.key_tile * kUnitKeys, batch);
+      CopyBox(SharedAddress(s.keys[keys.stage].keys[box]), maps.keys, keys_full,
+              kv_column + box * kBoxDepth, unit.key_tile * kUnitKeys, unit.batch);
+      CopyBox(SharedAddress(s.keys[keys.stage].values[box]), maps.values, keys_full,
+              kv_column + box * kBoxDepth, unit.key_tile * kUnitKeys, unit.batch);
     }
-    ForEachStep(a, unit, [&](int head, int tile) {
+    keys.Next(Shared::kKeys);
+    for (UnitSteps step(a, unit); step.more(); step.Next()) {
       WaitFor(SharedAddress(&s.stage_empty[stages.stage]), stages.parity ^ 1);
       const uint32_t full = SharedAddress(&s.stage_full[stages.stage]);
       ArriveAndExpect(full, sizeof(typename Shared::Queries) + sizeof(StepRows));
 #pragma unroll
       for (int box = 0; box < Shared::kBoxes; ++box) {
-        CopyBox(SharedAddress(s.stages[stages.stage].queries[box]), maps.queries, full,
-                head * kDepth + box * kBoxDepth, tile * kStepQueries, batch);
-        CopyBox(SharedAddress(s.stages[stages.stage].d_out[box]), maps.d_out, full,
-                head * kDepth + box * kBoxDepth, tile * kStepQueries, batch);
+        const int column = step.head() * kDepth + box * kBoxDepth, row = step.tile() * kStepQueries;
+        CopyBox(SharedAddress(s.stages[stages.stage].queries[box]), maps.queries, full, column, row,
+                unit.batch);
+        CopyBox(SharedAddress(s.stages[stages.stage].d_out[box]), maps.d_out, full, column, row,
+                unit.batch);
       }
-      CopyBytes(SharedAddress(&s.rows[stages.stage]), a.rows + TileOf(a, unit, head, tile),
-                sizeof(StepRows), full);
+      CopyBytes(SharedAddress(&s.rows[stages.stage]), a.rows + step.at(), sizeof(StepRows), full);
       stages.Next(Shared::kStages);
-    });
+    }
   }
 }
 
 // ---- turns
 
-// By one thread: looks for the turns of warpgroup `group`, ahead of it.
+// By one thread: looks for turns, ahead of those that add.
 template <int kDepth>
-__device__ __forceinline__ void AwaitTurns(TurnsShared<kDepth>& s, const TurnsArgs& a, int group) {
-  unsigned step = 0, allowed = 0;
-  ForEachUnit<false>(s, a, true, [&](const Unit& unit, const auto&) {
+__device__ __forceinline__ void AwaitTurns(TurnsShared<kDepth>& s, const TurnsArgs& a) {
+  unsigned allowed = 0;
+  ForEachUnit<false>(s, a, true, [&](const Unit& unit) {
     const auto turn = static_cast<unsigned>(unit.key_tile);
-    ForEachStep(a, unit, [&](int head, int tile) {
-      const int64_t at = ColumnsOf<kDepth>(TileOf(a, unit, head, tile), group, step++);
-      if (at < 0) return;
-      while (turn > 0 && ReadGlobal(a.turns + at) < turn) __nanosleep(20);
-      WriteShared(&s.turns[group].allowed, ++allowed);
-    });
+    for (UnitSteps step(a, unit); step.more(); step.Next()) {
+      while (turn > 0 && ReadGlobal(a.turns + step.at()) < turn) __nanosleep(20);
+      while (allowed - ReadShared(&s.passed_on) >= kTurnsAhead) __nanosleep(20);
+      WriteShared(&s.allowed, ++allowed);
+    }
   });
 }
 
-// By a warp, four lanes to a warpgroup, of which the first passes its turns on: a fence is long,
-// and those that multiply have no time for it.
-template <class Shared>
-__device__ __forceinline__ void PassTurnsOn(Shared& s) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, group = lane / kGroupWarps % kMultipliers;
-  const bool passes = lane < kGroupWarps * kMultipliers && lane % kGroupWarps == 0;
-  TurnWords& words = s.turns[group];
-  unsigned passed = 0;
-  for (bool over = false; !over;) {
-    unsigned added = ReadShared(&words.added[lane % kGroupWarps]);
-    added = min(added, __shfl_xor_sync(0xffffffffu, added, 1));
-    added = min(added, __shfl_xor_sync(0xffffffffu, added, 2));
-    __syncwarp();
-    const unsigned count = added & ~kNoMore;
-    if (count == passed) {
-      __nanosleep(40);
-    } else if (passes) {
-      asm volatile("fence.acq_rel.gpu;" : : : "memory");
-      for (unsigned i = passed; i < count; ++i) {
-        const NextTurn& next = s.next[group][i % kNextTurns];
-        if (next.word != nullptr) WriteGlobal(next.word, next.turn);
+// By one thread: passes turns on. A fence is long, and those that multiply have no time for it.
+template <int kDepth>
+__device__ __forceinline__ void PassTurnsOn(TurnsShared<kDepth>& s, const TurnsArgs& a) {
+  StageRing added;
+  unsigned passed_on = 0;
+  ForEachUnit<false>(s, a, true, [&](const Unit& unit) {
+    for (UnitSteps step(a, unit); step.more(); step.Next()) {
+      WaitFor(SharedAddress(&s.added[added.stage]), added.parity);
+      if (step.tile() / 2 > unit.key_tile) {
+        asm volatile("fence.acq_rel.gpu;" : : : "memory");
+        WriteGlobal(a.turns + step.at(), static_cast<unsigned>(unit.key_tile) + 1);
       }
-      WriteShared(&words.passed_on, count);
+      WriteShared(&s.passed_on, ++passed_on);
+      added.Next(kTurnsAhead);
     }
-    passed = count;
-    over = __all_sync(0xffffffffu, (added & kNoMore) != 0);
-  }
+  });
 }
 
 }  // namespace millrace::cuda

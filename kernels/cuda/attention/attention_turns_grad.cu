@@ -11,6 +11,7 @@
 // Rounding  p and d_s become bf16 before they enter a product; the scale is applied to sums.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/attention/attention_turns.cuh"
 #include "kernels/cuda/attention/attention_turns.h"
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kStepQueries* kDepth / kPack) RowsKernel(const
             thread = static_cast<int>(threadIdx.x), row = thread / kLanes, piece = thread % kLanes,
             t = tile * kStepQueries + row;
   const int64_t batch = heads / sizes.heads;
-  if (thread < kDepth / kColumns) a.turns[int64_t{blockIdx.x} * (kDepth / kColumns) + thread] = 0;
+  if (thread == 0) a.turns[blockIdx.x] = 0;
   if (blockIdx.x == 0 && thread == 0) *a.ticket = 0;
   const bool inside = t < sizes.length;
   float delta = 0;
@@ -82,6 +83,15 @@ __device__ __forceinline__ void AddToGlobal(float* to, const float* x) {
                : "memory");
 }
 
+__device__ __forceinline__ uint4 ReadShared16(uint32_t at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
 // Lanes' 16 bytes of a warp's four 8x8 matrices, two below each other and then to the right, of
 // lines from `tile` on: those of 16 columns `step`, where LoadMatrices and StoreMatrices have them.
 __device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int step) {
@@ -90,41 +100,18 @@ __device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int 
   return tile + static_cast<uint32_t>(line * kLineBytes + (chunk ^ row) * 16);
 }
 
-// 64 of a unit's keys, or of its values, as left operands: in registers where there is room, for a
-// product of 64 columns with both operands in shared memory takes all that this can give.
+// sums [64 of a unit's keys, 64 queries] = the keys' lines at x by those of y, transposed.
 template <int kDepth>
-class OwnLines {
- public:
-  // `tile`: of the unit's 128, which have arrived.
-  __device__ __forceinline__ OwnLines(uint32_t tile, int group, int warp)
-      : tile_(tile + group * kBoxBytes) {
-    if constexpr (kHeld)
+__device__ __forceinline__ void MultiplyLines(float (&sums)[32], uint32_t x, uint32_t y) {
+  const uint64_t a = TileDescriptor<Lines::kDepth>(x), b = TileDescriptor<Lines::kDepth>(y);
 #pragma unroll
-      for (int step = 0; step < kDepth / 16; ++step)
-        LoadMatrices(held_[step], MatrixAt(tile_, warp * 16, step));
+  for (int step = 0; step < kDepth / 16; ++step) {
+    const int box = step / 4, along = step % 4 * static_cast<int>(kDepthStep<Lines::kDepth>);
+    MultiplyTiles<64, Lines::kDepth, Lines::kDepth>(
+        sums, a + (box * TurnsShared<kDepth>::kKeyBox / 16 + along),
+        b + (box * TurnsShared<kDepth>::kQueryBox / 16 + along), step > 0);
   }
-
-  // sums [64, 64] = these by 64 lines at `other`, transposed.
-  __device__ __forceinline__ void MultiplyBy(float (&sums)[32], uint32_t other) const {
-#pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) {
-      const uint32_t box = static_cast<uint32_t>(step / 4);
-      const uint64_t along = static_cast<uint64_t>(step % 4) * kDepthStep<Lines::kDepth>,
-                     b = TileDescriptor<Lines::kDepth>(other + box * kBoxBytes) + along;
-      if constexpr (kHeld)
-        MultiplyRegisters<64, Lines::kDepth>(sums, held_[step], b, step > 0);
-      else
-        MultiplyTiles<64, Lines::kDepth, Lines::kDepth>(
-            sums, TileDescriptor<Lines::kDepth>(tile_ + box * TurnsShared<kDepth>::kKeyBox) + along,
-            b, step > 0);
-    }
-  }
-
- private:
-  static constexpr bool kHeld = kDepth == kBoxDepth;
-  uint32_t tile_;
-  uint32_t held_[kHeld ? kDepth / 16 : 1][4];
-};
+}
 
 // sums [64 keys, D] += x^T y, x in registers, y of 64 queries.
 template <int kDepth>
@@ -159,115 +146,149 @@ class Multiplier {
         scale_(a.of.scale * kLog2E) {}
 
   __device__ __forceinline__ void Run() {
-    ForEachUnit<true>(s_, a_, lane_ == 0,
-                      [&](const Unit& unit, const StageRing& ring) { Do(unit, ring); });
-    __syncwarp();
-    if (lane_ == 0) WriteShared(&s_.turns[group_].added[warp_], added_ | kNoMore);
+    ForEachUnit<true>(s_, a_, lane_ == 0, [&](const Unit& unit) { Do(unit); });
   }
 
  private:
-  __device__ __forceinline__ void Do(const Unit& unit, const StageRing& ring) {
-    const auto& keys = s_.keys[ring.stage];
-    float d_k[kDepth / 2] = {}, d_v[kDepth / 2] = {};
-    int64_t before = -1;  // the columns of the step before that are this warpgroup's
-    int head_before = 0, tile_before = 0;
-    WaitFor(SharedAddress(&s_.keys_full[ring.stage]), ring.parity);
-    const OwnLines<kDepth> own_keys(SharedAddress(keys.keys), group_, warp_),
-        own_values(SharedAddress(keys.values), group_, warp_);
-    ForEachStep(a_, unit, [&](int head, int tile) {
-      const auto& stage = s_.stages[stages_.stage];
+  // Of the lane's two queries of each eight of a step, read ahead of their use: reads of shared
+  // memory wait behind those of products.
+  struct RowValues {
+    __device__ __forceinline__ void Read(const float (&of)[kStepQueries], int lane) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        eights[j] = *reinterpret_cast<const float2*>(&of[8 * j + lane % 4 * 2]);
+    }
+    float2 eights[8];
+  };
+
+  __device__ __forceinline__ void Do(const Unit& unit) {
+    auto& keys = s_.keys[keys_.stage];
+    float d_k[kDepth / 2] = {}, d_v[kDepth / 2] = {}, x[32], d_p[32];
+    WaitFor(SharedAddress(&s_.keys_full[keys_.stage]), keys_.parity);
+    const uint32_t own_keys = SharedAddress(keys.keys) + group_ * kBoxBytes,
+                   own_values = SharedAddress(keys.values) + group_ * kBoxBytes;
+    int before = -1;  // the tile of the step before, if d_q of that is this warpgroup's
+    UnitSteps step(a_, unit);
+    int steps = step.count();
+    const int last_steps = 2 * (a_.of.sizes.heads / a_.of.sizes.kv_heads);
+    RowValues lse;
+    const auto begin = [&] {
       WaitFor(SharedAddress(&s_.stage_full[stages_.stage]), stages_.parity);
-      if (tile >= 2 * unit.key_tile + group_) {
-        float x[32], d_p[32];
-        uint32_t p[4][4], d_s[4][4];
-        FenceSums();
-        own_keys.MultiplyBy(x, SharedAddress(stage.queries));
-        CommitProducts();
-        own_values.MultiplyBy(d_p, SharedAddress(stage.d_out));
-        CommitProducts();
+      const auto& stage = s_.stages[stages_.stage];
+      lse.Read(s_.rows[stages_.stage].lse, lane_);
+      FenceSums();
+      MultiplyLines<kDepth>(x, own_keys, SharedAddress(stage.queries));
+      CommitProducts();
+      MultiplyLines<kDepth>(d_p, own_values, SharedAddress(stage.d_out));
+      CommitProducts();
+    };
+    const auto do_step = [&](auto more) {
+      constexpr bool kBeginNext = kAhead && decltype(more)::value;
+      const auto& stage = s_.stages[stages_.stage];
+      const StepRows& rows = s_.rows[stages_.stage];
+      const uint32_t stage_empty = SharedAddress(&s_.stage_empty[stages_.stage]);
+      if constexpr (!kAhead) {
+        begin();
         WaitForProducts<1>();
-        const StepRows& rows = s_.rows[stages_.stage];
-        Exponentials(x, rows);
-        const bool own = tile == 2 * unit.key_tile + group_;
-        if (own) Mask(x);
-        Pack(p, x);
-        FenceSums();
-        AddProducts<kDepth>(d_v, p, SharedAddress(stage.d_out));
-        CommitProducts();
-        WaitForProducts<1>();
-        Gradients(x, d_p, rows);
-        if (own) Mask(d_p);
-        Pack(d_s, d_p);
-        StoreScores(d_s);
-        FenceSums();
-        AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
-        CommitProducts();
-      } else {  // all of these keys come behind all of the queries
-        StoreScores({});
       }
+      Exponentials(x, lse);
+      // By how many tiles these keys come behind the queries.
+      const int behind = 2 * unit.key_tile + group_ - step.tile();
+      if (behind >= 0) Mask(x, behind * kStepQueries);
+      uint32_t p[4][4], d_s[4][4];
+      Pack(p, x);
+      FenceSums();
+      AddProducts<kDepth>(d_v, p, SharedAddress(stage.d_out));
+      CommitProducts();
+      RowValues delta;
+      delta.Read(rows.delta, lane_);
+      if constexpr (!kAhead) WaitForProducts<1>();
+      Gradients(x, d_p, delta);
+      if (behind >= 0) Mask(d_p, behind * kStepQueries);
+      Pack(d_s, d_p);
+      FenceSums();
+      AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
+      CommitProducts();
+      const int now = Forms<kDepth>(group_, step_) ? step.at() : -1;
+      stages_.Next(Shared::kStages);
+      // Nothing is under way from one step to the next: the compiler does not follow it there.
+      if constexpr (!kAhead) StoreScores(d_s);
+      const auto go_on = [&] {
+        if constexpr (kBeginNext) begin();
+        if constexpr (kAhead) StoreScores(d_s);
+        WaitForProducts<kBeginNext ? 2 : 0>();
+        if (lane_ == 0) Arrive(stage_empty);
+      };
       if (before >= 0) {
         float d_q[kColumns / 2];
         FormQueries(d_q, keys);
-        WaitForProducts<1>();
-        if (lane_ == 0) Arrive(SharedAddress(&s_.stage_empty[stages_.stage]));
-        WaitForProducts<0>();
-        AddQueries(unit, before, head_before, tile_before, d_q);
+        go_on();
+        AddQueries(unit, before, steps + 1 <= last_steps, d_q);
+        if constexpr (kBeginNext) WaitForProducts<0>();
       } else {
-        WaitForProducts<0>();
-        if (lane_ == 0) Arrive(SharedAddress(&s_.stage_empty[stages_.stage]));
+        go_on();
+        if constexpr (kBeginNext) WaitForProducts<0>();
       }
-      stages_.Next(Shared::kStages);
-      before = ColumnsOf<kDepth>(TileOf(a_, unit, head, tile), group_, step_++);
-      head_before = head, tile_before = tile;
-    });
+      before = now;
+      ++step_;
+    };
+    if constexpr (kAhead) {
+      begin();
+      WaitForProducts<0>();
+    }
+#pragma unroll 1
+    for (; steps > (kAhead ? 1 : 0); --steps) {
+      do_step(std::true_type());
+      step.Next();
+    }
+    if constexpr (kAhead) do_step(std::false_type());
     if (before >= 0) {
       float d_q[kColumns / 2];
       FormQueries(d_q, keys);
       WaitForProducts<0>();
-      if (lane_ == 0) Arrive(SharedAddress(&s_.keys_empty[ring.stage]));
-      AddQueries(unit, before, head_before, tile_before, d_q);
-    } else if (lane_ == 0) {
-      Arrive(SharedAddress(&s_.keys_empty[ring.stage]));
+      AddQueries(unit, before, true, d_q);
     }
-    StoreKeys(a_.of.d_v, unit, d_v, 1.0f);
-    StoreKeys(a_.of.d_k, unit, d_k, a_.of.scale);
+    // Their own warp's lines of values, which nobody reads any more, are room for results.
+    WarpgroupBarrier();
+    StoreKeys(a_.of.d_v, unit, SharedAddress(keys.values), d_v, 1.0f);
+    StoreKeys(a_.of.d_k, unit, SharedAddress(keys.values), d_k, a_.of.scale);
+    FenceSharedWrites();
+    __syncwarp();
+    if (lane_ == 0) Arrive(SharedAddress(&s_.keys_empty[keys_.stage]));
+    keys_.Next(Shared::kKeys);
   }
 
-  // Of the lane's two queries of the step's eight from 8 j on.
-  __device__ __forceinline__ float2 PairOf(const float (&of)[kStepQueries], int j) const {
-    return *reinterpret_cast<const float2*>(&of[8 * j + lane_ % 4 * 2]);
-  }
   // Scores become p.
-  __device__ __forceinline__ void Exponentials(float (&x)[32], const StepRows& rows) const {
+  __device__ __forceinline__ void Exponentials(float (&x)[32], const RowValues& lse) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 lse = PairOf(rows.lse, j);
+      const float2 of = lse.eights[j];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        x[4 * j + i] = Exp2(fmaf(x[4 * j + i], scale_, i % 2 == 0 ? -lse.x : -lse.y));
+        x[4 * j + i] = Exp2(fmaf(x[4 * j + i], scale_, i % 2 == 0 ? -of.x : -of.y));
     }
   }
   // d_p becomes d_s.
   __device__ __forceinline__ void Gradients(const float (&p)[32], float (&d_p)[32],
-                                            const StepRows& rows) const {
+                                            const RowValues& delta) const {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 delta = PairOf(rows.delta, j);
+      const float2 of = delta.eights[j];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        d_p[4 * j + i] = p[4 * j + i] * (d_p[4 * j + i] - (i % 2 == 0 ? delta.x : delta.y));
+        d_p[4 * j + i] = p[4 * j + i] * (d_p[4 * j + i] - (i % 2 == 0 ? of.x : of.y));
     }
   }
-  // Zeros where the key comes behind the query, of the 64 of these keys' own places.
-  __device__ __forceinline__ void Mask(float (&x)[32]) const {
-    const int key = warp_ * 16 + lane_ / 4, query = lane_ % 4 * 2;
+  // Zeros where the key comes behind the query, of keys so far behind the queries.
+  __device__ __forceinline__ void Mask(float (&x)[32], int behind) const {
+    const int key = behind + warp_ * 16 + lane_ / 4, query = lane_ % 4 * 2;
 #pragma unroll
     for (int j = 0; j < 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (key + i / 2 * 8 > query + 8 * j + i % 2) x[4 * j + i] = 0;
   }
-  // Those of this step, where whoever forms its d_q finds them.
+  // Those of step_, where whoever forms its d_q finds them.
   __device__ __forceinline__ void StoreScores(const uint32_t (&d_s)[4][4]) {
     const int buffer = static_cast<int>(step_ % 2), key = group_ * 64 + warp_ * 16;
     const uint32_t tile = SharedAddress(s_.d_scores[buffer]);
@@ -297,14 +318,15 @@ class Multiplier {
     CommitProducts();
   }
 
-  // Adds them, in turn; the last one has it all.
-  __device__ __forceinline__ void AddQueries(const Unit& unit, int64_t at, int head, int tile,
+  // Adds them, of tile `at`, in turn; the last one has it all.
+  __device__ __forceinline__ void AddQueries(const Unit& unit, int at, bool last,
                                              float (&x)[kColumns / 2]) {
     if (lane_ == 0) Arrive(SharedAddress(&s_.scores_empty[(step_ - 1) % 2]));
     constexpr int kPieces = kColumns / 8, kPieceFloats = kWarpgroup * 4;  // four to a lane
-    float* const sums = a_.sums + at * (kStepQueries * kColumns) + thread_ * 4;
-    const bool first = unit.key_tile == 0, last = unit.key_tile == tile / 2;
-    while (ReadShared(&s_.turns[group_].allowed) <= added_) continue;
+    const int64_t columns = int64_t{at} * Shared::kForming + (Shared::kForming > 1 ? group_ : 0);
+    float* const sums = a_.sums + columns * (kStepQueries * kColumns) + thread_ * 4;
+    const bool first = unit.key_tile == 0;
+    while (ReadShared(&s_.allowed) < step_) continue;
     if (last) {
       if (!first)
 #pragma unroll
@@ -313,7 +335,7 @@ class Multiplier {
           x[4 * i] += others.x, x[4 * i + 1] += others.y;
           x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
         }
-      StoreQueries(unit, head, tile, x);
+      StoreQueries(at, x);
     } else if (first) {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i)
@@ -323,53 +345,69 @@ class Multiplier {
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) AddToGlobal(sums + i * kPieceFloats, &x[4 * i]);
     }
-    if (thread_ == 0) {
-      while (added_ - ReadShared(&s_.turns[group_].passed_on) >= kNextTurns) continue;
-      s_.next[group_][added_ % kNextTurns] = {last ? nullptr : a_.turns + at,
-                                              static_cast<unsigned>(unit.key_tile) + 1};
-    }
-    ++added_;
     __syncwarp();
-    if (lane_ == 0) WriteShared(&s_.turns[group_].added[warp_], added_);
+    if (lane_ == 0) Arrive(SharedAddress(&s_.added[(step_ - 1) % kTurnsAhead]));
   }
 
-  __device__ __forceinline__ void StoreQueries(const Unit& unit, int head, int tile,
-                                               const float (&x)[kColumns / 2]) const {
+  __device__ __forceinline__ void StoreQueries(int at, const float (&x)[kColumns / 2]) const {
     const AttentionHeads& to = a_.of.d_q;
+    const int heads = at / a_.tiles, tile = at % a_.tiles, head = heads % a_.of.sizes.heads;
+    const int64_t batch = heads / a_.of.sizes.heads;
     const int column = (kDepth > kColumns ? group_ * kColumns : 0) + lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = tile * kStepQueries + warp_ * 16 + half * 8 + lane_ / 4;
       if (row >= a_.of.sizes.length) continue;
-      uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + unit.batch * to.batch_stride +
-                           row * to.row_stride + head * to.head_stride + column;
+      uint16_t* const out = reinterpret_cast<uint16_t*>(to.data) + batch * to.batch_stride +
+                            row * to.row_stride + head * to.head_stride + column;
 #pragma unroll
       for (int j = 0; j < kColumns / 8; ++j)
-        *reinterpret_cast<uint32_t*>(at + 8 * j) =
+        *reinterpret_cast<uint32_t*>(out + 8 * j) =
             PairOfBF16(x[4 * j + 2 * half] * a_.of.scale, x[4 * j + 2 * half + 1] * a_.of.scale);
     }
   }
+  // By way of this warp's 16 lines from `tile` on.
   __device__ __forceinline__ void StoreKeys(const AttentionHeads& to, const Unit& unit,
-                                            const float (&x)[kDepth / 2], float factor) const {
+                                            uint32_t tile, const float (&x)[kDepth / 2],
+                                            float factor) const {
+    const int line = group_ * 64 + warp_ * 16;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = unit.key_tile * kUnitKeys + group_ * 64 + warp_ * 16 + half * 8 + lane_ / 4;
-      if (row >= a_.of.sizes.length) continue;
-      uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + unit.batch * to.batch_stride +
-                           row * to.row_stride + unit.kv_head * to.head_stride + lane_ % 4 * 2;
+    for (int step = 0; step < kDepth / 16; ++step) {
+      uint32_t r[4];
 #pragma unroll
-      for (int j = 0; j < kDepth / 8; ++j)
-        *reinterpret_cast<uint32_t*>(at + 8 * j) =
-            PairOfBF16(x[4 * j + 2 * half] * factor, x[4 * j + 2 * half + 1] * factor);
+      for (int i = 0; i < 4; ++i)
+        r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
+      StoreMatrices(MatrixAt(tile + step / 4 * Shared::kKeyBox, line, step % 4), r);
     }
+    __syncwarp();
+    constexpr int kChunks = kLineBytes / 16, kRows = kWarp / kChunks;
+#pragma unroll
+    for (int i = 0; i < 16 / kRows; ++i) {
+      const int row = line + i * kRows + lane_ / kChunks, chunk = lane_ % kChunks,
+                t = unit.key_tile * kUnitKeys + row;
+      uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + unit.batch * to.batch_stride +
+                           t * to.row_stride + unit.kv_head * to.head_stride + chunk * kPack;
+#pragma unroll
+      for (int box = 0; box < Shared::kBoxes; ++box) {
+        const uint4 piece =
+            ReadShared16(tile + box * Shared::kKeyBox + row * kLineBytes + (chunk ^ row % 8) * 16);
+        if (t < a_.of.sizes.length) *reinterpret_cast<uint4*>(at + box * kBoxDepth) = piece;
+      }
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void WarpgroupBarrier() const {
+    asm volatile("bar.sync %0, %1;" : : "r"(group_ + 1), "n"(kWarpgroup) : "memory");
   }
 
+  // Whether a step's first products begin in the step before, for which there are registers.
+  static constexpr bool kAhead = kDepth == kColumns;
   Shared& s_;
   const TurnsArgs& a_;
   const int group_, thread_, warp_, lane_;
   const float scale_;
-  unsigned step_ = 0, added_ = 0;  // since the block began
-  StageRing stages_;
+  unsigned step_ = 0;  // since the block began
+  StageRing keys_, stages_;
 };
 
 // ---- the kernel
@@ -386,13 +424,13 @@ __global__ void __launch_bounds__(kTurnsThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    if (warp == 3) {
-      PassTurnsOn(s);
-    } else if (IsElected()) {
+    if (warp < 3 && IsElected()) {
       if (warp == 0)
         CopyTiles(s, a, maps);
+      else if (warp == 1)
+        AwaitTurns(s, a);
       else
-        AwaitTurns(s, a, warp - 1);
+        PassTurnsOn(s, a);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
@@ -433,7 +471,7 @@ TurnsArgs ArgsOf(const AttentionGradArgs& of) {
   a.key_tiles = static_cast<int>(CeilDiv(sizes.length, kUnitKeys));
   a.pairs = static_cast<int>(sizes.batch * sizes.kv_heads);
   // As many as keep sums in the cache, but enough that their units seldom wait.
-  constexpr int64_t kCached = 24 << 20, kLeast = 8;
+  constexpr int64_t kCached = 16 << 20, kLeast = 8;
   const int64_t bytes = int64_t{sizes.heads / sizes.kv_heads} * sizes.length * sizes.depth * 4,
                 sets = CeilDiv(int64_t{a.pairs}, std::max(kCached / bytes, kLeast));
   a.at_once = static_cast<int>(CeilDiv(int64_t{a.pairs}, sets));

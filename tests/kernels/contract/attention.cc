@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -54,7 +55,7 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
   if (only == cuda::AttentionKernel::kInTurn)
-    return {batch, length == 65 ? 193 : length, kv_heads * group, kv_heads,
+    return {batch, length == 65 ? 193 : std::max<int64_t>(length, 2), kv_heads * group, kv_heads,
             64 * Pick(random, 1, 2)};
   if (only == cuda::AttentionKernel::kPacked)
     return {batch, length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 16)};
@@ -305,7 +306,6 @@ void AttentionGradContract(const Subject& subject, Only only) {
     op.q = qkv.q, op.k = qkv.k, op.v = qkv.v;
     op.d_q = grads.q, op.d_k = grads.k, op.d_v = grads.v;
     op.scale = 1 / std::sqrt(static_cast<float>(s.depth));
-    op.in_turn = only == cuda::AttentionKernel::kInTurn;
     op.window = PickWindow(random, only);
     op.documents = PickDocuments(memory, document_random, s, only);
     op.out = memory.New(PickDType(random, only), {s.batch, s.length, s.heads, s.depth},

@@ -1,5 +1,5 @@
-// Attention of the shapes that the benchmarks train, on this GPU: the scratch that cuDNN's
-// plans ask for, beside what is planned, time and speed of forward and backward. A
+// Attention of the shapes that the benchmarks train, on this GPU: the scratch that kernels
+// need, beside what is planned, time and speed of forward and backward. A
 // markdown table on stdout.
 //
 //   attention_bench [--own]     --own: our own f32 kernels, too
@@ -68,19 +68,16 @@ void BenchCudnn(CudaDevice& device, AttentionSize size) {
     if (!deterministic)
       Row(size, "forward", forward_ms, Flops(forward), cuda::CudnnBytes(ops.forward, device),
           WorkspaceBytes(forward, Backend::kCuda), "1");
-    const double grad_ms = Time(cuda, [&] { CudaAttentionGrad(ops.grad, *stream); });
+    const double grad_ms = Time(cuda, [&] { cuda::CudnnAttentionGrad(ops.grad, *stream); });
     const cuda::AttentionSlices slices = cuda::SlicesOf(grad);
     Row(size, deterministic ? "backward, deterministic" : "backward", grad_ms, Flops(grad),
         cuda::CudnnBytes(ops.grad, device), WorkspaceBytes(grad, Backend::kCuda),
         fmt::format("B {} Hkv {}", slices.batch, slices.kv_heads));
     const cudaDeviceProp& properties = device.properties();
     if (!deterministic || !cuda::HasInTurn(properties.major, properties.minor)) continue;
-    AttentionGradOp<TensorView> in_turn = ops.grad;
-    in_turn.in_turn = true;
-    const int64_t bytes = WorkspaceBytes(ShapesOf(in_turn), Backend::kCuda);
-    in_turn.scratch = operands.New(DenseLayout(DType::kU8, {bytes}));
-    Row(size, "backward, in turn", Time(cuda, [&] { CudaAttentionGrad(in_turn, *stream); }),
-        Flops(grad), bytes, bytes, "1");
+    Row(size, "backward, in turn",
+        Time(cuda, [&] { cuda::InTurnAttentionGrad(ops.grad, *stream); }), Flops(grad),
+        cuda::InTurnScratchOf(grad).bytes, WorkspaceBytes(grad, Backend::kCuda), "1");
   }
 }
 
@@ -99,13 +96,14 @@ void BenchOwn(CudaDevice& device, const AttentionSize& size) {
 
 int Main(int argc, char** argv) {
   CudaDevice device(0);
-  fmt::print("{}\n\n| dtype B T H/Hkv D | op | ms | TFLOP/s | cuDNN MiB | planned MiB | call |\n",
+  fmt::print("{}\n\n| dtype B T H/Hkv D | op | ms | TFLOP/s | needed MiB | planned MiB | call |\n",
              device.name());
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const AttentionSize& size :
        {AttentionSize{64, 1024, 12, 12, 64}, AttentionSize{16, 1024, 25, 25, 64},
         AttentionSize{8, 4096, 32, 8, 64}, AttentionSize{4, 4096, 32, 8, 64},
-        AttentionSize{1, 8192, 32, 8, 128}, AttentionSize{4, 256, 6, 6, 64}})
+        AttentionSize{1, 8192, 32, 8, 128}, AttentionSize{4, 256, 6, 6, 64},
+        AttentionSize{4, 1024, 12, 12, 64}, AttentionSize{1, 2048, 16, 16, 128}})
     BenchCudnn(device, size);
   if (argc > 1 && std::strcmp(argv[1], "--own") == 0) {
     for (const AttentionSize& size : {AttentionSize{8, 1024, 12, 12, 64, DType::kF32},

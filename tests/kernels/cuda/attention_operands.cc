@@ -32,7 +32,6 @@ AttentionOps MakeAttention(DeviceOperands& operands, const AttentionSize& s) {
   AttentionOps ops;
   ops.forward.scale = ops.grad.scale = 1 / std::sqrt(static_cast<float>(s.depth));
   ops.grad.deterministic = s.deterministic;
-  ops.grad.in_turn = s.in_turn;
   ops.forward.q = ops.grad.q = qkv.q;
   ops.forward.k = ops.grad.k = qkv.k;
   ops.forward.v = ops.grad.v = qkv.v;

@@ -9,7 +9,7 @@ namespace millrace::test {
 struct AttentionSize {
   int64_t batch, length, heads, kv_heads, depth;
   DType dtype = DType::kBF16;
-  bool deterministic = true, in_turn = false;
+  bool deterministic = true;
 };
 
 struct AttentionOps {

@@ -3,6 +3,7 @@
 // that repeat, captured graphs.
 #include "kernels/cuda/attention/attention.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -28,11 +29,6 @@ struct ContractGpu {
   KernelTable table;
   Subject subject;
 };
-
-AttentionSize InTurn(AttentionSize size) {
-  size.in_turn = true;
-  return size;
-}
 
 // Else says so.
 bool HasInTurn() {
@@ -75,17 +71,18 @@ TEST_CASE("attention by the implementation that the shape chooses") {
 
 TEST_CASE("lengths of real models, against double on sampled rows") {
   const DType dtype = GENERATE(DType::kF32, DType::kBF16);
-  const auto kernel = dtype == DType::kF32 ? AttentionKernel::kOwn : AttentionKernel::kCudnn;
   for (AttentionSize size : {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
                              AttentionSize{2, 1000, 6, 3, 96}, AttentionSize{1, 333, 4, 1, 256}}) {
     size.dtype = dtype;
     Gpu gpu;
     const AttentionOps ops = MakeAttention(gpu.operands, size);
-    REQUIRE(cuda::ChooseAttention(ShapesOf(ops.grad)).kernel == kernel);
+    const auto kernel = cuda::ChooseAttention(ShapesOf(ops.grad)).kernel;
+    REQUIRE(kernel == (dtype == DType::kF32                        ? AttentionKernel::kOwn
+                       : size.depth % 64 == 0 && size.depth <= 128 ? AttentionKernel::kInTurn
+                                                                   : AttentionKernel::kCudnn));
     gpu.Run(TableOf({}), ops);
     INFO("T " << size.length << " D " << size.depth << " " << Name(dtype));
-    CheckSamples(OnHost(gpu.operands, ops.grad),
-                 kernel == AttentionKernel::kOwn ? kF32 : kTensorCores);
+    CheckSamples(OnHost(gpu.operands, ops.grad), dtype == DType::kF32 ? kF32 : kTensorCores);
   }
 }
 
@@ -125,7 +122,7 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
     INFO("T " << size.length << " D " << size.depth);
     CheckClose(OnHost(gpu.operands, cudnn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
     if (size.depth % 64 != 0 || !HasInTurn()) continue;
-    const AttentionOps in_turn = Again(gpu.operands, cudnn, InTurn(size));
+    const AttentionOps in_turn = Again(gpu.operands, cudnn, size);
     gpu.Run(TableOf(AttentionKernel::kInTurn), in_turn);
     CheckClose(OnHost(gpu.operands, in_turn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
   }
@@ -135,11 +132,11 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
 // more.
 TEST_CASE("gradients in turn, against double on sampled rows") {
   if (!HasInTurn()) return;
-  for (AttentionSize size : {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
-                             AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
-                             AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
-                             AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
-    size.in_turn = true;
+  for (const AttentionSize& size :
+       {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
+        AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
+        AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
+        AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
     Gpu gpu;
     const AttentionOps ops = MakeAttention(gpu.operands, size);
     REQUIRE(cuda::ChooseAttention(ShapesOf(ops.grad)).kernel == AttentionKernel::kInTurn);
@@ -153,7 +150,6 @@ TEST_CASE("gradients in turn: a row of a batch has the bits that it has alone") 
   if (!HasInTurn()) return;
   AttentionSize size =
       GENERATE(AttentionSize{30, 1000, 6, 3, 64}, AttentionSize{4, 1500, 8, 2, 128});
-  size.in_turn = true;
   Gpu gpu;
   const KernelTable table = TableOf(AttentionKernel::kInTurn);
   const AttentionOps batch = MakeAttention(gpu.operands, size);
@@ -183,8 +179,8 @@ TEST_CASE("a deterministic gradient in several calls is the gradient, by batch r
     REQUIRE((slices.batch < size.batch || slices.kv_heads < size.kv_heads));
     size.deterministic = false;
     const AttentionOps whole = Again(gpu.operands, cut, size);
-    gpu.Run(TableOf({}), cut);
-    gpu.Run(TableOf({}), whole);
+    gpu.Run(TableOf(AttentionKernel::kCudnn), cut);
+    gpu.Run(TableOf(AttentionKernel::kCudnn), whole);
     CheckClose(OnHost(gpu.operands, cut.grad), OnHost(gpu.operands, whole.grad), kFewRoundings);
   }
 }
@@ -194,11 +190,11 @@ TEST_CASE("deterministic: 20 runs give the same bits, at other addresses, too") 
       GENERATE(std::pair{AttentionSize{16, 1024, 12, 12, 64}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{5, 777, 6, 3, 64}, AttentionKernel::kCudnn},
-               std::pair{InTurn({16, 1024, 12, 12, 64}), AttentionKernel::kInTurn},
-               std::pair{InTurn({2, 2048, 16, 4, 128}), AttentionKernel::kInTurn},
-               std::pair{InTurn({5, 777, 6, 3, 64}), AttentionKernel::kInTurn},
+               std::pair{AttentionSize{16, 1024, 12, 12, 64}, AttentionKernel::kInTurn},
+               std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kInTurn},
+               std::pair{AttentionSize{5, 777, 6, 3, 64}, AttentionKernel::kInTurn},
                std::pair{AttentionSize{2, 777, 6, 3, 64, DType::kF32}, AttentionKernel::kOwn});
-  if (size.in_turn && !HasInTurn()) return;
+  if (kernel == AttentionKernel::kInTurn && !HasInTurn()) return;
   Gpu gpu;
   const KernelTable table = TableOf(kernel);
   const AttentionOps first = MakeAttention(gpu.operands, size);
@@ -215,8 +211,9 @@ TEST_CASE("deterministic: 20 runs give the same bits, at other addresses, too") 
 }
 
 TEST_CASE("a captured attention replays the bits of the eager one") {
-  const AttentionSize size = GENERATE(AttentionSize{2, 200, 6, 3, 64, DType::kF32},
-                                      AttentionSize{2, 200, 6, 3, 64}, InTurn({2, 200, 6, 3, 64}));
+  const AttentionSize size =
+      GENERATE(AttentionSize{2, 200, 6, 3, 64, DType::kF32}, AttentionSize{2, 200, 6, 3, 64},
+               AttentionSize{2, 200, 6, 3, 72});
   Gpu gpu;
   const KernelTable table = TableOf({});
   const AttentionOps eager = MakeAttention(gpu.operands, size);
@@ -248,7 +245,10 @@ TEST_CASE("the planned scratch is enough for cuDNN's plans, and not much more") 
       const int64_t grad = cuda::CudnnBytes(ops.grad, gpu.device);
       CHECK(forward <= WorkspaceBytes(ShapesOf(ops.forward), Backend::kCuda));
       CHECK(grad <= WorkspaceBytes(ShapesOf(ops.grad), Backend::kCuda));
-      CHECK(grad + (1 << 20) >= WorkspaceBytes(ShapesOf(ops.grad), Backend::kCuda));
+      const AttentionGradOp<Shape> shapes = ShapesOf(ops.grad);
+      const bool in_turn = cuda::ChooseAttention(shapes).kernel == AttentionKernel::kInTurn;
+      const int64_t either = in_turn ? std::max(grad, cuda::InTurnScratchOf(shapes).bytes) : grad;
+      CHECK(either + (1 << 20) >= WorkspaceBytes(shapes, Backend::kCuda));
     }
   }
 }
@@ -282,8 +282,7 @@ TEST_CASE("operands that the gradient in turn cannot take are refused by name") 
     }
     return "";
   };
-  const AttentionGradOp<TensorView> fine =
-      MakeAttention(gpu.operands, InTurn({2, 100, 4, 2, 64})).grad;
+  const AttentionGradOp<TensorView> fine = MakeAttention(gpu.operands, {2, 100, 4, 2, 64}).grad;
   AttentionGradOp<TensorView> op = fine;
   op.out.data += 2;
   CHECK_THAT(message_of(op), Contains("out") && Contains("16 bytes"));

@@ -1,5 +1,6 @@
 #include "kernels/ops/attention_choice.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "kernels/ops/cost.h"
@@ -45,7 +46,9 @@ AttentionOp<Shape> Forward(const Size& s) {
 
 std::string Refusal(const AttentionGradOp<Shape>& op) {
   const cuda::AttentionChoice choice = cuda::ChooseAttention(op);
-  CHECK((choice.kernel != AttentionKernel::kCudnn) == !choice.why.empty());
+  const bool served =
+      choice.kernel == AttentionKernel::kCudnn || choice.kernel == AttentionKernel::kInTurn;
+  CHECK(served == choice.why.empty());
   return choice.why;
 }
 
@@ -59,11 +62,16 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a gradient in turn is asked for, and why it may not be") {
-  AttentionGradOp<Shape> fine = Grad({2, 300, 6, 2, 64});
-  CHECK(cuda::ChooseAttention(fine).kernel == AttentionKernel::kCudnn);
-  fine.in_turn = true;
-  CHECK(cuda::ChooseAttention(fine).kernel == AttentionKernel::kInTurn);
+TEST_CASE("which gradients are in turn, and why others may not be") {
+  const auto kernel_of = [](const Size& size, bool deterministic) {
+    return cuda::ChooseAttention(Grad(size, deterministic)).kernel;
+  };
+  for (const int64_t depth : {64, 128})
+    for (const bool deterministic : {true, false})
+      CHECK(kernel_of({2, 300, 6, 2, depth}, deterministic) == AttentionKernel::kInTurn);
+  CHECK(kernel_of({2, 300, 6, 2, 96}, true) == AttentionKernel::kCudnn);
+  CHECK(kernel_of({2, 1, 6, 2, 64}, true) == AttentionKernel::kOwn);
+  const AttentionGradOp<Shape> fine = Grad({2, 300, 6, 2, 64});
   for (const Size& size : {Size{1, 1, 1, 1, 64}, Size{64, 1024, 12, 12, 64},
                            Size{1, 8192, 32, 8, 128}, Size{2, 300, 6, 2, 64}})
     CHECK(cuda::WhyNotInTurn(Grad(size)).empty());
@@ -82,8 +90,7 @@ TEST_CASE("a gradient in turn is asked for, and why it may not be") {
   op = fine;
   op.d_out.layout.strides[2] = 128;
   CHECK_THAT(cuda::WhyNotInTurn(op), Contains("heads that follow each other"));
-  CHECK_THAT(WhyUnsupported(op, Backend::kCuda), Contains("attention_grad in turn: heads of 64"));
-  CHECK(WhyUnsupported(op, Backend::kCpu).empty());
+  CHECK(cuda::ChooseAttention(op).kernel == AttentionKernel::kCudnn);
 
   // 5 tiles of 64 queries for each of 12 heads.
   const cuda::InTurnScratch scratch = cuda::InTurnScratchOf(fine);
@@ -91,7 +98,10 @@ TEST_CASE("a gradient in turn is asked for, and why it may not be") {
   CHECK(scratch.turns == scratch.rows + 60 * 64 * 8);
   CHECK(scratch.ticket == scratch.turns + 256);
   CHECK(scratch.bytes == scratch.ticket + 256);
-  CHECK(cuda::AttentionBytes(fine) == scratch.bytes);
+  // Scratch is enough for it and for cuDNN, which needs more for long sequences.
+  CHECK(cuda::AttentionBytes(Grad({2, 30, 6, 6, 64})) ==
+        cuda::InTurnScratchOf(Grad({2, 30, 6, 6, 64})).bytes);
+  CHECK(cuda::AttentionBytes(fine) > scratch.bytes);
 }
 
 TEST_CASE("packed documents go to the kernels that pass over other documents, where these serve") {
@@ -178,7 +188,10 @@ TEST_CASE("scratch covers what cuDNN asks for, closely") {
     const int64_t planned = cuda::AttentionBytes(Grad(size, deterministic));
     INFO("T " << size.length << " D " << size.depth << " deterministic " << deterministic);
     CHECK(planned >= needed);
-    CHECK(planned <= needed + 4096);
+    const bool in_turn =
+        cuda::ChooseAttention(Grad(size, deterministic)).kernel == AttentionKernel::kInTurn;
+    const int64_t ours = in_turn ? cuda::InTurnScratchOf(Grad(size, deterministic)).bytes : 0;
+    CHECK(planned <= std::max(needed + 4096, ours));
   }
   CHECK(cuda::AttentionBytes(Forward({64, 1024, 12, 12, 64})) >= 256);
 }
