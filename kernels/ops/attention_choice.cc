@@ -137,6 +137,13 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
     if (heads->layout.dims[2] > 1 && heads->layout.strides[2] != d.depth)
       return fmt::format("heads of {} in {}; heads that follow each other are expected", d.depth,
                          ToString(heads->layout));
+  for (const Shape* rows : {&op.q, &op.k, &op.v, &op.d_out}) {
+    const auto& strides = rows->layout.strides;
+    if (d.batch > 1 && d.length > 1 &&
+        (strides[1] <= 0 || strides[0] < strides[1] || strides[0] % strides[1] != 0))
+      return fmt::format("rows of {}; a batch's stride that is a multiple of a row's is expected",
+                         ToString(rows->layout));
+  }
   if (d.batch * d.heads * CeilDiv(d.length, 64) > kMaxElements)
     return fmt::format("{} rows of {} heads of {}; up to {} tiles of 64 are expected", d.batch,
                        d.heads, d.length, kMaxElements);

@@ -51,8 +51,8 @@ AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
 // "" where kInTurn could serve a gradient: bf16 heads of 64 or 128 that follow each other in a row,
-// as cuDNN takes them, of whole sequences without a window and documents. GPUs of compute
-// capability 9.0 have it.
+// as cuDNN takes them, of whole sequences without a window and documents, which lie a multiple of
+// a row apart, as a tensor map would have them. GPUs of compute capability 9.0 have it.
 std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
 
 // Its scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.

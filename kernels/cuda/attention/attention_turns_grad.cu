@@ -123,6 +123,14 @@ __device__ __forceinline__ void AddProducts(float (&sums)[kDepth / 2], const uin
         sums, x[step], TileDescriptor<Lines::kRows>(y) + step * kDepthStep<Lines::kRows>, true);
 }
 
+// A copy that the compiler does not know for one: what a product takes from registers may not be
+// read while it is under way.
+__device__ __forceinline__ void Copy(uint32_t (&to)[4][4], const uint32_t (&x)[4][4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i)
+    asm volatile("mov.b32 %0, %1;" : "=r"(to[i / 4][i % 4]) : "r"(x[i / 4][i % 4]));
+}
+
 __device__ __forceinline__ void Pack(uint32_t (&to)[4][4], const float (&x)[32]) {
 #pragma unroll
   for (int step = 0; step < 4; ++step)
@@ -195,7 +203,7 @@ class Multiplier {
       // By how many tiles these keys come behind the queries.
       const int behind = 2 * unit.key_tile + group_ - step.tile();
       if (behind >= 0) Mask(x, behind * kStepQueries);
-      uint32_t p[4][4], d_s[4][4];
+      uint32_t p[4][4], d_s[4][4], stored[4][4];
       Pack(p, x);
       FenceSums();
       AddProducts<kDepth>(d_v, p, SharedAddress(stage.d_out));
@@ -206,16 +214,17 @@ class Multiplier {
       Gradients(x, d_p, delta);
       if (behind >= 0) Mask(d_p, behind * kStepQueries);
       Pack(d_s, d_p);
+      Copy(stored, d_s);
       FenceSums();
       AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
       CommitProducts();
       const int now = Forms<kDepth>(group_, step_) ? step.at() : -1;
       stages_.Next(Shared::kStages);
       // Nothing is under way from one step to the next: the compiler does not follow it there.
-      if constexpr (!kAhead) StoreScores(d_s);
+      if constexpr (!kAhead) StoreScores(stored);
       const auto go_on = [&] {
         if constexpr (kBeginNext) begin();
-        if constexpr (kAhead) StoreScores(d_s);
+        if constexpr (kAhead) StoreScores(stored);
         WaitForProducts<kBeginNext ? 2 : 0>();
         if (lane_ == 0) Arrive(stage_empty);
       };

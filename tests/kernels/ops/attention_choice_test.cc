@@ -91,6 +91,11 @@ TEST_CASE("which gradients are in turn, and why others may not be") {
   op.d_out.layout.strides[2] = 128;
   CHECK_THAT(cuda::WhyNotInTurn(op), Contains("heads that follow each other"));
   CHECK(cuda::ChooseAttention(op).kernel == AttentionKernel::kCudnn);
+  op = fine;
+  op.v.layout.strides[0] += 8;
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("multiple of a row's"));
+  op.v.layout.strides = {64 * 10, 64 * 20, 64, 1};  // time first
+  CHECK_THAT(cuda::WhyNotInTurn(op), Contains("multiple of a row's"));
 
   // 5 tiles of 64 queries for each of 12 heads.
   const cuda::InTurnScratch scratch = cuda::InTurnScratchOf(fine);
