@@ -94,6 +94,7 @@ __device__ __forceinline__ bool Forms(int group, unsigned step) {
 
 // ---- shared memory
 
+inline constexpr int kTurnThreads = 2;  // the one that awaits turns, the one that passes them on
 // Of a block: steps whose turns may have come and are not passed on yet.
 inline constexpr unsigned kTurnsAhead = 8;
 
@@ -129,7 +130,7 @@ __device__ __forceinline__ void InitTurns(TurnsShared<kDepth>& s) {
   constexpr int kWarps = kMultipliers * kGroupWarps;
   for (int i = 0; i < Shared::kUnits; ++i) {
     InitBarrier(SharedAddress(&s.unit_full[i]), 1);
-    InitBarrier(SharedAddress(&s.unit_empty[i]), kWarps + 2);
+    InitBarrier(SharedAddress(&s.unit_empty[i]), kWarps + kTurnThreads);
   }
   for (int i = 0; i < Shared::kKeys; ++i) {
     InitBarrier(SharedAddress(&s.keys_full[i]), 1);

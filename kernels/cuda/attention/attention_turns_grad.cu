@@ -172,24 +172,13 @@ class Multiplier {
   __device__ __forceinline__ void Do(const Unit& unit) {
     auto& keys = s_.keys[keys_.stage];
     float d_k[kDepth / 2] = {}, d_v[kDepth / 2] = {}, x[32], d_p[32];
+    RowValues lse;
+    const auto begin = [&] { BeginStep(x, d_p, lse, keys); };
     WaitFor(SharedAddress(&s_.keys_full[keys_.stage]), keys_.parity);
-    const uint32_t own_keys = SharedAddress(keys.keys) + group_ * kBoxBytes,
-                   own_values = SharedAddress(keys.values) + group_ * kBoxBytes;
     int before = -1;  // the tile of the step before, if d_q of that is this warpgroup's
     UnitSteps step(a_, unit);
     int steps = step.count();
     const int last_steps = 2 * (a_.of.sizes.heads / a_.of.sizes.kv_heads);
-    RowValues lse;
-    const auto begin = [&] {
-      WaitFor(SharedAddress(&s_.stage_full[stages_.stage]), stages_.parity);
-      const auto& stage = s_.stages[stages_.stage];
-      lse.Read(s_.rows[stages_.stage].lse, lane_);
-      FenceSums();
-      MultiplyLines<kDepth>(x, own_keys, SharedAddress(stage.queries));
-      CommitProducts();
-      MultiplyLines<kDepth>(d_p, own_values, SharedAddress(stage.d_out));
-      CommitProducts();
-    };
     const auto do_step = [&](auto more) {
       constexpr bool kBeginNext = kAhead && decltype(more)::value;
       const auto& stage = s_.stages[stages_.stage];
@@ -220,8 +209,8 @@ class Multiplier {
       CommitProducts();
       const int now = Forms<kDepth>(group_, step_) ? step.at() : -1;
       stages_.Next(Shared::kStages);
-      // Nothing is under way from one step to the next: the compiler does not follow it there.
       if constexpr (!kAhead) StoreScores(stored);
+      // Nothing is under way from one step to the next: the compiler does not follow it there.
       const auto go_on = [&] {
         if constexpr (kBeginNext) begin();
         if constexpr (kAhead) StoreScores(stored);
@@ -257,7 +246,31 @@ class Multiplier {
       WaitForProducts<0>();
       AddQueries(unit, before, true, d_q);
     }
-    // Their own warp's lines of values, which nobody reads any more, are room for results.
+    StoreUnit(unit, keys, d_k, d_v);
+  }
+
+  // Begins the scores of the step in stages_, x, and d_p, and reads its lse ahead of them.
+  template <class Keys>
+  __device__ __forceinline__ void BeginStep(float (&x)[32], float (&d_p)[32], RowValues& lse,
+                                            const Keys& keys) const {
+    WaitFor(SharedAddress(&s_.stage_full[stages_.stage]), stages_.parity);
+    const auto& stage = s_.stages[stages_.stage];
+    lse.Read(s_.rows[stages_.stage].lse, lane_);
+    FenceSums();
+    MultiplyLines<kDepth>(x, SharedAddress(keys.keys) + group_ * kBoxBytes,
+                          SharedAddress(stage.queries));
+    CommitProducts();
+    MultiplyLines<kDepth>(d_p, SharedAddress(keys.values) + group_ * kBoxBytes,
+                          SharedAddress(stage.d_out));
+    CommitProducts();
+  }
+
+  // And gives its keys back. Its warp's own lines of values, which nobody reads any more, are room
+  // for results.
+  template <class Keys>
+  __device__ __forceinline__ void StoreUnit(const Unit& unit, const Keys& keys,
+                                            const float (&d_k)[kDepth / 2],
+                                            const float (&d_v)[kDepth / 2]) {
     WarpgroupBarrier();
     StoreKeys(a_.of.d_v, unit, SharedAddress(keys.values), d_v, 1.0f);
     StoreKeys(a_.of.d_k, unit, SharedAddress(keys.values), d_k, a_.of.scale);
