@@ -1,17 +1,17 @@
 // How the blocks of attention_turns_grad.cu share out a gradient, and those of their threads that
-// do not multiply: they copy tiles, look for turns and pass them on.
+// do not multiply: they copy tiles, look for turns, add to d_q and pass turns on.
 //
 // Unit   128 keys of a key/value head; tiles of 64 queries that see any of them, from the last of
 //        the sequence down to the keys' own, of each query head of the group: a step each.
 // Order  Units of earlier keys have more steps and come first; those of `at_once` heads alternate,
 //        and blocks take them in this order. So a unit begins a few steps behind the one before it
 //        of its head and, as both walk over the same tiles, stays behind it.
-// Turns  What units add to a tile's d_q comes in the order of their keys: the one of keys
-//        [128 i, 128 i + 128) adds when the tile's word is i, and sets it to i + 1. The first one
-//        writes; the last, of the tile's own keys, has the sum. Units wait for earlier ones alone,
-//        which have begun and so end.
+// Turns  What units add to a tile's d_q comes in the order of their keys: a tile's word counts the
+//        warpgroups that have added. The first unit writes; the last, of the tile's own keys, has
+//        the sum. Units wait for earlier ones alone, which have begun and so end.
 // Who    Of the two warpgroups that multiply, with D 128 each forms its 64 columns of every step's
-//        d_q; with D 64 they take steps alternately.
+//        d_q; with D 64 they take steps alternately. Each puts them where a thread has them added
+//        by a copy, and goes on: that thread waits for turns and memory, not those that multiply.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct TurnsArgs {
   // Scratch (InTurnScratch).
   float* sums = nullptr;      // d_q / scale [B, H, tiles, D/64, 64 * 64], as lanes have it
   StepRows* rows = nullptr;   // [B, H, tiles]
-  unsigned* turns = nullptr;  // [B, H, tiles]
+  unsigned* turns = nullptr;  // [B, H, tiles]: warpgroups that have added
   unsigned* ticket = nullptr;
 };
 
@@ -77,6 +77,8 @@ class UnitSteps {
   }
   __device__ __forceinline__ int head() const { return first_head_ + head_; }
   __device__ __forceinline__ int tile() const { return tile_; }
+  // Whether this unit is the last that adds to the tile, which is its keys' own.
+  __device__ __forceinline__ bool last() const { return tile_ <= end_ + 2; }
   // Of [B, H, tiles].
   __device__ __forceinline__ int at() const { return at_; }
 
@@ -94,15 +96,17 @@ __device__ __forceinline__ bool Forms(int group, unsigned step) {
 
 // ---- shared memory
 
-inline constexpr int kTurnThreads = 2;  // the one that awaits turns, the one that passes them on
-// Of a block: steps whose turns may have come and are not passed on yet.
-inline constexpr unsigned kTurnsAhead = 8;
+// The one that awaits turns, and those that add what a warpgroup has formed of d_q.
+inline constexpr int kTurnThreads = 1 + kMultipliers;
 
 template <int kDepth>
 struct TurnsShared {
   static constexpr int kBoxes = kDepth / kBoxDepth, kUnits = 2, kKeys = kDepth == 64 ? 2 : 1,
-                       kStages = 4;
+                       kStages = kDepth == 64 ? 4 : 3;
   static constexpr int kKeyBox = kUnitKeys * kLineBytes, kQueryBox = kStepQueries * kLineBytes;
+  // Whether threads fence what others have stored before copies or products read it, or those that
+  // store it do: a fence waits for the thread's own stores, from which reads are far with D 64.
+  static constexpr bool kReadersFence = kDepth == kColumns;
   // Warpgroups that form d_q of a step.
   static constexpr int kForming = kDepth / kColumns;
   struct Keys {
@@ -114,14 +118,21 @@ struct TurnsShared {
   Keys keys[kKeys];
   Queries stages[kStages];
   std::byte d_scores[2][kUnitKeys * kLineBytes];  // of a step: a line of 64 queries for each key
+  float sums[kMultipliers][kStepQueries * kColumns];  // d_q / scale of a warpgroup's step
   StepRows rows[kStages];
   uint64_t unit_full[kUnits], unit_empty[kUnits], keys_full[kKeys], keys_empty[kKeys];
   uint64_t stage_full[kStages], stage_empty[kStages], scores_full[2], scores_empty[2];
-  uint64_t added[kTurnsAhead];  // a step's d_q
-  int unit[kUnits];             // -1: there are no more
-  // Steps since the block began whose turns have come, and that the next unit knows of.
-  unsigned allowed, passed_on;
+  uint64_t sums_full[kMultipliers], sums_empty[kMultipliers];
+  int unit[kUnits];  // -1: there are no more
+  unsigned allowed;  // steps since the block began whose turns have come
 };
+
+// What warpgroup `group` adds to d_q of the tile at [B, H, tiles].
+template <int kDepth>
+__device__ __forceinline__ float* SumsAt(const TurnsArgs& a, int64_t at, int group) {
+  constexpr int kForming = TurnsShared<kDepth>::kForming;
+  return a.sums + (at * kForming + (kForming > 1 ? group : 0)) * (kStepQueries * kColumns);
+}
 
 // By one thread; then a barrier of the block.
 template <int kDepth>
@@ -144,19 +155,21 @@ __device__ __forceinline__ void InitTurns(TurnsShared<kDepth>& s) {
     InitBarrier(SharedAddress(&s.scores_full[i]), kWarps);
     InitBarrier(SharedAddress(&s.scores_empty[i]), Shared::kForming * kGroupWarps);
   }
-  for (uint64_t& added : s.added)
-    InitBarrier(SharedAddress(&added), Shared::kForming * kGroupWarps);
-  s.allowed = s.passed_on = 0;
+  for (int group = 0; group < kMultipliers; ++group) {
+    InitBarrier(SharedAddress(&s.sums_full[group]), kGroupWarps);
+    InitBarrier(SharedAddress(&s.sums_empty[group]), 1);
+  }
+  s.allowed = 0;
   FenceNewBarriers();
 }
 
 // The same in all lanes, and known to be so: what follows from it is formed once for a warp.
 __device__ __forceinline__ int Uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// f(unit) for every unit of the block; then the thread gives it back, if it `gives`.
-// kWarpWide: all lanes of a warp call it.
+// f(unit) for every unit of the block; then it is given back by one thread, or by the first of a
+// warp all of which call it.
 template <bool kWarpWide, class Shared, class F>
-__device__ __forceinline__ void ForEachUnit(Shared& s, const TurnsArgs& a, bool gives, F&& f) {
+__device__ __forceinline__ void ForEachUnit(Shared& s, const TurnsArgs& a, F&& f) {
   StageRing ring;
   for (;; ring.Next(Shared::kUnits)) {
     WaitFor(SharedAddress(&s.unit_full[ring.stage]), ring.parity);
@@ -164,7 +177,11 @@ __device__ __forceinline__ void ForEachUnit(Shared& s, const TurnsArgs& a, bool 
     if constexpr (kWarpWide) unit = Uniform(unit);
     if (unit < 0) return;
     f(UnitOf(a, unit));
-    if (gives) Arrive(SharedAddress(&s.unit_empty[ring.stage]));
+    if constexpr (kWarpWide) {
+      __syncwarp();
+      if (threadIdx.x % kWarp != 0) continue;
+    }
+    Arrive(SharedAddress(&s.unit_empty[ring.stage]));
   }
 }
 
@@ -189,25 +206,16 @@ __device__ __forceinline__ unsigned ReadGlobal(const unsigned* word) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
   return value;
 }
-// Behind a fence.
-__device__ __forceinline__ void WriteGlobal(unsigned* word, unsigned value) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+// Behind what the thread has done and seen.
+__device__ __forceinline__ void CountGlobal(unsigned* word) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" : : "l"(word) : "memory");
 }
 
-// ---- copies
+// ---- tiles
 
 struct TurnsMaps {
   CUtensorMap queries, keys, values, d_out;
 };
-
-__device__ __forceinline__ void CopyBytes(uint32_t shared, const void* from, uint32_t bytes,
-                                          uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-      :
-      : "r"(shared), "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
 
 // By one thread: takes units and has their tiles copied.
 template <int kDepth>
@@ -261,30 +269,41 @@ __device__ __forceinline__ void CopyTiles(TurnsShared<kDepth>& s, const TurnsArg
 template <int kDepth>
 __device__ __forceinline__ void AwaitTurns(TurnsShared<kDepth>& s, const TurnsArgs& a) {
   unsigned allowed = 0;
-  ForEachUnit<false>(s, a, true, [&](const Unit& unit) {
-    const auto turn = static_cast<unsigned>(unit.key_tile);
+  ForEachUnit<false>(s, a, [&](const Unit& unit) {
+    const auto turn = static_cast<unsigned>(unit.key_tile * TurnsShared<kDepth>::kForming);
     for (UnitSteps step(a, unit); step.more(); step.Next()) {
       while (turn > 0 && ReadGlobal(a.turns + step.at()) < turn) __nanosleep(20);
-      while (allowed - ReadShared(&s.passed_on) >= kTurnsAhead) __nanosleep(20);
       WriteShared(&s.allowed, ++allowed);
     }
   });
 }
 
-// By one thread: passes turns on. A fence is long, and those that multiply have no time for it.
+// By one thread: adds what warpgroup `group` has formed of d_q, each in its turn.
 template <int kDepth>
-__device__ __forceinline__ void PassTurnsOn(TurnsShared<kDepth>& s, const TurnsArgs& a) {
-  StageRing added;
-  unsigned passed_on = 0;
-  ForEachUnit<false>(s, a, true, [&](const Unit& unit) {
+__device__ __forceinline__ void AddSums(TurnsShared<kDepth>& s, const TurnsArgs& a, int group) {
+  using Shared = TurnsShared<kDepth>;
+  const uint32_t sums = SharedAddress(s.sums[group]), full = SharedAddress(&s.sums_full[group]),
+                 empty = SharedAddress(&s.sums_empty[group]);
+  constexpr uint32_t kBytes = sizeof s.sums[0];
+  unsigned steps = 0;
+  uint32_t parity = 0;
+  ForEachUnit<false>(s, a, [&](const Unit& unit) {
     for (UnitSteps step(a, unit); step.more(); step.Next()) {
-      WaitFor(SharedAddress(&s.added[added.stage]), added.parity);
-      if (step.tile() / 2 > unit.key_tile) {
-        asm volatile("fence.acq_rel.gpu;" : : : "memory");
-        WriteGlobal(a.turns + step.at(), static_cast<unsigned>(unit.key_tile) + 1);
-      }
-      WriteShared(&s.passed_on, ++passed_on);
-      added.Next(kTurnsAhead);
+      const bool forms = Forms<kDepth>(group, steps++);
+      if (!forms || step.last()) continue;
+      float* const to = SumsAt<kDepth>(a, step.at(), group);
+      WaitFor(full, parity);
+      parity ^= 1;
+      if constexpr (Shared::kReadersFence) FenceSharedWrites();
+      while (ReadShared(&s.allowed) < steps) continue;
+      FenceGlobalAccess();
+      unit.key_tile == 0 ? StoreBytes(to, sums, kBytes) : AddFloats(to, sums, kBytes);
+      CommitStores();
+      WaitForReads();
+      Arrive(empty);
+      WaitForStores();
+      FenceGlobalAccess();
+      CountGlobal(a.turns + step.at());
     }
   });
 }

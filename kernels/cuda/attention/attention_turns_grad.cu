@@ -76,10 +76,10 @@ __device__ __forceinline__ void StoreMatrices(uint32_t row, const uint32_t (&r)[
                : "r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-__device__ __forceinline__ void AddToGlobal(float* to, const float* x) {
-  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+__device__ __forceinline__ void WriteShared16(uint32_t at, const float* x) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                :
-               : "l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "r"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
 }
 
@@ -96,8 +96,9 @@ __device__ __forceinline__ uint4 ReadShared16(uint32_t at) {
 // lines from `tile` on: those of 16 columns `step`, where LoadMatrices and StoreMatrices have them.
 __device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int step) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, matrix = lane / 8, row = lane % 8;
-  const int line = first_line + matrix % 2 * 8 + row, chunk = 2 * step + matrix / 2;
-  return tile + static_cast<uint32_t>(line * kLineBytes + (chunk ^ row) * 16);
+  const int line = first_line + matrix % 2 * 8 + row;
+  const uint32_t first = tile + static_cast<uint32_t>(line * kLineBytes + (matrix / 2 ^ row) * 16);
+  return first ^ static_cast<uint32_t>(step * 32);
 }
 
 // sums [64 of a unit's keys, 64 queries] = the keys' lines at x by those of y, transposed.
@@ -154,7 +155,7 @@ class Multiplier {
         scale_(a.of.scale * kLog2E) {}
 
   __device__ __forceinline__ void Run() {
-    ForEachUnit<true>(s_, a_, lane_ == 0, [&](const Unit& unit) { Do(unit); });
+    ForEachUnit<true>(s_, a_, [&](const Unit& unit) { Do(unit); });
   }
 
  private:
@@ -175,10 +176,9 @@ class Multiplier {
     RowValues lse;
     const auto begin = [&] { BeginStep(x, d_p, lse, keys); };
     WaitFor(SharedAddress(&s_.keys_full[keys_.stage]), keys_.parity);
-    int before = -1;  // the tile of the step before, if d_q of that is this warpgroup's
-    UnitSteps step(a_, unit);
-    int steps = step.count();
-    const int last_steps = 2 * (a_.of.sizes.heads / a_.of.sizes.kv_heads);
+    const int heads = a_.of.sizes.heads / a_.of.sizes.kv_heads;
+    int steps = UnitSteps(a_, unit).count();  // to come
+    bool formed = false;                      // whether the step before has d_q to form here
     const auto do_step = [&](auto more) {
       constexpr bool kBeginNext = kAhead && decltype(more)::value;
       const auto& stage = s_.stages[stages_.stage];
@@ -190,7 +190,7 @@ class Multiplier {
       }
       Exponentials(x, lse);
       // By how many tiles these keys come behind the queries.
-      const int behind = 2 * unit.key_tile + group_ - step.tile();
+      const int behind = steps <= heads ? group_ : steps <= 2 * heads ? group_ - 1 : -1;
       if (behind >= 0) Mask(x, behind * kStepQueries);
       uint32_t p[4][4], d_s[4][4], stored[4][4];
       Pack(p, x);
@@ -207,7 +207,6 @@ class Multiplier {
       FenceSums();
       AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
       CommitProducts();
-      const int now = Forms<kDepth>(group_, step_) ? step.at() : -1;
       stages_.Next(Shared::kStages);
       if constexpr (!kAhead) StoreScores(stored);
       // Nothing is under way from one step to the next: the compiler does not follow it there.
@@ -215,36 +214,32 @@ class Multiplier {
         if constexpr (kBeginNext) begin();
         if constexpr (kAhead) StoreScores(stored);
         WaitForProducts<kBeginNext ? 2 : 0>();
+        __syncwarp();  // its lanes have read rows
         if (lane_ == 0) Arrive(stage_empty);
       };
-      if (before >= 0) {
+      if (formed) {
         float d_q[kColumns / 2];
         FormQueries(d_q, keys);
         go_on();
-        AddQueries(unit, before, steps + 1 <= last_steps, d_q);
-        if constexpr (kBeginNext) WaitForProducts<0>();
+        AddQueries(unit, steps, d_q);
       } else {
         go_on();
-        if constexpr (kBeginNext) WaitForProducts<0>();
       }
-      before = now;
-      ++step_;
+      if constexpr (kBeginNext) WaitForProducts<0>();
+      formed = Forms<kDepth>(group_, step_++);
     };
     if constexpr (kAhead) {
       begin();
       WaitForProducts<0>();
     }
 #pragma unroll 1
-    for (; steps > (kAhead ? 1 : 0); --steps) {
-      do_step(std::true_type());
-      step.Next();
-    }
+    for (; steps > (kAhead ? 1 : 0); --steps) do_step(std::true_type());
     if constexpr (kAhead) do_step(std::false_type());
-    if (before >= 0) {
+    if (formed) {
       float d_q[kColumns / 2];
       FormQueries(d_q, keys);
       WaitForProducts<0>();
-      AddQueries(unit, before, true, d_q);
+      AddQueries(unit, 0, d_q);
     }
     StoreUnit(unit, keys, d_k, d_v);
   }
@@ -317,7 +312,7 @@ class Multiplier {
     WaitFor(SharedAddress(&s_.scores_empty[buffer]), (step_ / 2 + 1) % 2);
 #pragma unroll
     for (int step = 0; step < 4; ++step) StoreMatrices(MatrixAt(tile, key, step), d_s[step]);
-    FenceSharedWrites();
+    if constexpr (!Shared::kReadersFence) FenceSharedWrites();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&s_.scores_full[buffer]));
   }
@@ -328,6 +323,7 @@ class Multiplier {
     const unsigned before = step_ - 1;
     const int buffer = static_cast<int>(before % 2);
     WaitFor(SharedAddress(&s_.scores_full[buffer]), before / 2 % 2);
+    if constexpr (Shared::kReadersFence) FenceSharedWrites();
     const uint64_t scores = TileDescriptor<Lines::kRows>(SharedAddress(s_.d_scores[buffer])),
                    columns = TileDescriptor<Lines::kRows>(
                        SharedAddress(keys.keys[kDepth > kColumns ? group_ : 0]));
@@ -340,41 +336,42 @@ class Multiplier {
     CommitProducts();
   }
 
-  // Adds them, of tile `at`, in turn; the last one has it all.
-  __device__ __forceinline__ void AddQueries(const Unit& unit, int at, bool last,
+  // Has them added, of the step that `later` of its unit come behind; the last unit has it all.
+  __device__ __forceinline__ void AddQueries(const Unit& unit, int later,
                                              float (&x)[kColumns / 2]) {
     if (lane_ == 0) Arrive(SharedAddress(&s_.scores_empty[(step_ - 1) % 2]));
-    constexpr int kPieces = kColumns / 8, kPieceFloats = kWarpgroup * 4;  // four to a lane
-    const int64_t columns = int64_t{at} * Shared::kForming + (Shared::kForming > 1 ? group_ : 0);
-    float* const sums = a_.sums + columns * (kStepQueries * kColumns) + thread_ * 4;
-    const bool first = unit.key_tile == 0;
+    const int heads = a_.of.sizes.heads / a_.of.sizes.kv_heads;
+    if (later >= 2 * heads) return StoreSums(x);
+    const int tile = 2 * unit.key_tile + later / heads,
+              head = (unit.kv_head + 1) * heads - 1 - later % heads;
     while (ReadShared(&s_.allowed) < step_) continue;
-    if (last) {
-      if (!first)
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-          const float4 others = __ldcg(reinterpret_cast<const float4*>(sums + i * kPieceFloats));
-          x[4 * i] += others.x, x[4 * i + 1] += others.y;
-          x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
-        }
-      StoreQueries(at, x);
-    } else if (first) {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        __stcg(reinterpret_cast<float4*>(sums + i * kPieceFloats),
-               make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) AddToGlobal(sums + i * kPieceFloats, &x[4 * i]);
-    }
-    __syncwarp();
-    if (lane_ == 0) Arrive(SharedAddress(&s_.added[(step_ - 1) % kTurnsAhead]));
+    if (unit.key_tile > 0) AddOthers((unit.batch * a_.of.sizes.heads + head) * a_.tiles + tile, x);
+    StoreQueries(unit.batch, head, tile, x);
   }
-
-  __device__ __forceinline__ void StoreQueries(int at, const float (&x)[kColumns / 2]) const {
+  // Where a thread adds them.
+  __device__ __forceinline__ void StoreSums(const float (&x)[kColumns / 2]) {
+    WaitFor(SharedAddress(&s_.sums_empty[group_]), sums_parity_ ^ 1);
+    sums_parity_ ^= 1;
+    const uint32_t sums = SharedAddress(s_.sums[group_]) + thread_ * 16;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      WriteShared16(sums + i * kPieceFloats * static_cast<int>(sizeof(float)), &x[4 * i]);
+    if constexpr (!Shared::kReadersFence) FenceSharedWrites();
+    __syncwarp();
+    if (lane_ == 0) Arrive(SharedAddress(&s_.sums_full[group_]));
+  }
+  __device__ __forceinline__ void AddOthers(int at, float (&x)[kColumns / 2]) const {
+    const float* const sums = SumsAt<kDepth>(a_, at, group_) + thread_ * 4;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const float4 others = __ldcg(reinterpret_cast<const float4*>(sums + i * kPieceFloats));
+      x[4 * i] += others.x, x[4 * i + 1] += others.y;
+      x[4 * i + 2] += others.z, x[4 * i + 3] += others.w;
+    }
+  }
+  __device__ __forceinline__ void StoreQueries(int64_t batch, int head, int tile,
+                                               const float (&x)[kColumns / 2]) const {
     const AttentionHeads& to = a_.of.d_q;
-    const int heads = at / a_.tiles, tile = at % a_.tiles, head = heads % a_.of.sizes.heads;
-    const int64_t batch = heads / a_.of.sizes.heads;
     const int column = (kDepth > kColumns ? group_ * kColumns : 0) + lane_ % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -424,11 +421,14 @@ class Multiplier {
 
   // Whether a step's first products begin in the step before, for which there are registers.
   static constexpr bool kAhead = kDepth == kColumns;
+  // Of sums: four floats of each lane.
+  static constexpr int kPieces = kColumns / 8, kPieceFloats = kWarpgroup * 4;
   Shared& s_;
   const TurnsArgs& a_;
   const int group_, thread_, warp_, lane_;
   const float scale_;
   unsigned step_ = 0;  // since the block began
+  uint32_t sums_parity_ = 0;
   StageRing keys_, stages_;
 };
 
@@ -446,13 +446,13 @@ __global__ void __launch_bounds__(kTurnsThreads, 1)
   if (threadIdx.x < kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    if (warp < 3 && IsElected()) {
+    if (IsElected()) {
       if (warp == 0)
         CopyTiles(s, a, maps);
       else if (warp == 1)
         AwaitTurns(s, a);
       else
-        PassTurnsOn(s, a);
+        AddSums(s, a, warp - 2);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");

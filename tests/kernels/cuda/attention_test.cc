@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_own.h"
 #include "kernels/cuda/attention/attention_turns.h"
+#include "kernels/cuda/views.h"
 #include "kernels/ops/attention_choice.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/contract/contract.h"
@@ -167,6 +168,56 @@ TEST_CASE("gradients in turn: a row of a batch has the bits that it has alone") 
     CHECK(SameBits(row.d_q, RowOf(whole.d_q, b)));
     CHECK(SameBits(row.d_k, RowOf(whole.d_k, b)));
     CHECK(SameBits(row.d_v, RowOf(whole.d_v, b)));
+  }
+}
+
+// Blocks wait for others, which may not have begun: none may wait for one behind it.
+TEST_CASE("gradients in turn end, with the same bits, on however few multiprocessors") {
+  if (!HasInTurn()) return;
+  const AttentionSize size =
+      GENERATE(AttentionSize{2, 1000, 6, 3, 64}, AttentionSize{1, 1200, 4, 2, 128});
+  Gpu gpu;
+  const AttentionOps ops = MakeAttention(gpu.operands, size);
+  gpu.Run(TableOf(AttentionKernel::kInTurn), ops);
+  const AttentionGradOp<TensorView> expected = OnHost(gpu.operands, ops.grad);
+  const AttentionGradOp<TensorView> op = Again(gpu.operands, ops, size).grad;
+  const auto heads = [](const TensorView& x) {
+    return cuda::AttentionHeads{.data = x.data,
+                                .batch_stride = x.stride(0),
+                                .row_stride = x.stride(1),
+                                .head_stride = x.stride(2),
+                                .bf16 = true,
+                                .wide = true};
+  };
+  const cuda::AttentionGradArgs args = {.sizes = {.batch = size.batch,
+                                                  .length = static_cast<int>(size.length),
+                                                  .heads = static_cast<int>(size.heads),
+                                                  .kv_heads = static_cast<int>(size.kv_heads),
+                                                  .depth = static_cast<int>(size.depth)},
+                                        .scale = op.scale,
+                                        .q = heads(op.q),
+                                        .k = heads(op.k),
+                                        .v = heads(op.v),
+                                        .out = heads(ops.grad.out),
+                                        .d_out = heads(op.d_out),
+                                        .d_q = heads(op.d_q),
+                                        .d_k = heads(op.d_k),
+                                        .d_v = heads(op.d_v),
+                                        .lse = {.data = ops.grad.lse.as<float>(),
+                                                .batch_stride = ops.grad.lse.stride(0),
+                                                .head_stride = ops.grad.lse.stride(1),
+                                                .row_stride = ops.grad.lse.stride(2)}};
+  cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
+  for (const int sms : {1, 2, 3, 7}) {
+    launch.sms = sms;
+    cuda::LaunchInTurnAttentionGrad(args, cuda::InTurnScratchOf(ShapesOf(op)), op.scratch.data,
+                                    launch);
+    gpu.stream->Sync();
+    const AttentionGradOp<TensorView> got = OnHost(gpu.operands, op);
+    INFO(sms << " multiprocessors, D " << size.depth);
+    CHECK(SameBits(got.d_q, expected.d_q));
+    CHECK(SameBits(got.d_k, expected.d_k));
+    CHECK(SameBits(got.d_v, expected.d_v));
   }
 }
 
