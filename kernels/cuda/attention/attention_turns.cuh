@@ -8,10 +8,13 @@
 //        of its head and, as both walk over the same tiles, stays behind it.
 // Turns  What units add to a tile's d_q comes in the order of their keys: a tile's word counts the
 //        warpgroups that have added. The first unit writes; the last, of the tile's own keys, has
-//        the sum. Units wait for earlier ones alone, which have begun and so end.
+//        the sum, and is not counted. Units wait for earlier ones alone: they have begun, and end.
 // Who    Of the two warpgroups that multiply, with D 128 each forms its 64 columns of every step's
 //        d_q; with D 64 they take steps alternately. Each puts them where a thread has them added
-//        by a copy, and goes on: that thread waits for turns and memory, not those that multiply.
+//        by a copy, and goes on: that thread waits for turns and memory. Those that multiply do so
+//        where their unit is a tile's last, or what they formed before still waits.
+// Fences Of what is stored in shared memory for products and copies, by those that have it read: a
+//        fence waits for the thread's own stores, and theirs are long past.
 #pragma once
 
 #include <cstddef>
@@ -104,9 +107,6 @@ struct TurnsShared {
   static constexpr int kBoxes = kDepth / kBoxDepth, kUnits = 2, kKeys = kDepth == 64 ? 2 : 1,
                        kStages = kDepth == 64 ? 4 : 3;
   static constexpr int kKeyBox = kUnitKeys * kLineBytes, kQueryBox = kStepQueries * kLineBytes;
-  // Whether threads fence what others have stored before copies or products read it, or those that
-  // store it do: a fence waits for the thread's own stores, from which reads are far with D 64.
-  static constexpr bool kReadersFence = kDepth == kColumns;
   // Warpgroups that form d_q of a step.
   static constexpr int kForming = kDepth / kColumns;
   struct Keys {
@@ -278,7 +278,7 @@ __device__ __forceinline__ void AwaitTurns(TurnsShared<kDepth>& s, const TurnsAr
   });
 }
 
-// By one thread: adds what warpgroup `group` has formed of d_q, each in its turn.
+// By one thread: adds what warpgroup `group` has formed of d_q, in turn, but for last units.
 template <int kDepth>
 __device__ __forceinline__ void AddSums(TurnsShared<kDepth>& s, const TurnsArgs& a, int group) {
   using Shared = TurnsShared<kDepth>;
@@ -294,7 +294,7 @@ __device__ __forceinline__ void AddSums(TurnsShared<kDepth>& s, const TurnsArgs&
       float* const to = SumsAt<kDepth>(a, step.at(), group);
       WaitFor(full, parity);
       parity ^= 1;
-      if constexpr (Shared::kReadersFence) FenceSharedWrites();
+      FenceSharedWrites();
       while (ReadShared(&s.allowed) < steps) continue;
       FenceGlobalAccess();
       unit.key_tile == 0 ? StoreBytes(to, sums, kBytes) : AddFloats(to, sums, kBytes);

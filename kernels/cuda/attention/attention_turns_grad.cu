@@ -204,28 +204,33 @@ class Multiplier {
       if (behind >= 0) Mask(d_p, behind * kStepQueries);
       Pack(d_s, d_p);
       Copy(stored, d_s);
-      FenceSums();
-      AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
-      CommitProducts();
-      stages_.Next(Shared::kStages);
-      if constexpr (!kAhead) StoreScores(stored);
-      // Nothing is under way from one step to the next: the compiler does not follow it there.
-      const auto go_on = [&] {
+      const auto add_keys = [&] {
+        FenceSums();
+        AddProducts<kDepth>(d_k, d_s, SharedAddress(stage.queries));
+        CommitProducts();
+        stages_.Next(Shared::kStages);
         if constexpr (kBeginNext) begin();
-        if constexpr (kAhead) StoreScores(stored);
+        StoreScores(stored);
+      };
+      // Nothing is under way from one step to the next: the compiler does not follow it there.
+      const auto end = [&] {
         WaitForProducts<kBeginNext ? 2 : 0>();
         __syncwarp();  // its lanes have read rows
         if (lane_ == 0) Arrive(stage_empty);
+        if constexpr (kBeginNext) WaitForProducts<0>();
       };
       if (formed) {
+        // d_k's product is under way while these columns leave.
         float d_q[kColumns / 2];
         FormQueries(d_q, keys);
-        go_on();
+        add_keys();
+        WaitForProducts<kBeginNext ? 3 : 1>();
         AddQueries(unit, steps, d_q);
+        end();
       } else {
-        go_on();
+        add_keys();
+        end();
       }
-      if constexpr (kBeginNext) WaitForProducts<0>();
       formed = Forms<kDepth>(group_, step_++);
     };
     if constexpr (kAhead) {
@@ -312,7 +317,6 @@ class Multiplier {
     WaitFor(SharedAddress(&s_.scores_empty[buffer]), (step_ / 2 + 1) % 2);
 #pragma unroll
     for (int step = 0; step < 4; ++step) StoreMatrices(MatrixAt(tile, key, step), d_s[step]);
-    if constexpr (!Shared::kReadersFence) FenceSharedWrites();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&s_.scores_full[buffer]));
   }
@@ -323,7 +327,7 @@ class Multiplier {
     const unsigned before = step_ - 1;
     const int buffer = static_cast<int>(before % 2);
     WaitFor(SharedAddress(&s_.scores_full[buffer]), before / 2 % 2);
-    if constexpr (Shared::kReadersFence) FenceSharedWrites();
+    FenceSharedWrites();
     const uint64_t scores = TileDescriptor<Lines::kRows>(SharedAddress(s_.d_scores[buffer])),
                    columns = TileDescriptor<Lines::kRows>(
                        SharedAddress(keys.keys[kDepth > kColumns ? group_ : 0]));
@@ -347,6 +351,7 @@ class Multiplier {
     while (ReadShared(&s_.allowed) < step_) continue;
     if (unit.key_tile > 0) AddOthers((unit.batch * a_.of.sizes.heads + head) * a_.tiles + tile, x);
     StoreQueries(unit.batch, head, tile, x);
+    __syncwarp();
   }
   // Where a thread adds them.
   __device__ __forceinline__ void StoreSums(const float (&x)[kColumns / 2]) {
@@ -356,7 +361,6 @@ class Multiplier {
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       WriteShared16(sums + i * kPieceFloats * static_cast<int>(sizeof(float)), &x[4 * i]);
-    if constexpr (!Shared::kReadersFence) FenceSharedWrites();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&s_.sums_full[group_]));
   }

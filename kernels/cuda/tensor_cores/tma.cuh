@@ -115,7 +115,7 @@ __device__ __forceinline__ void StoreBytes(void* to, uint32_t shared, uint32_t b
                : "l"(to), "r"(shared), "r"(bytes)
                : "memory");
 }
-// Each float is added by itself, in one rounding.
+// Each float is added by itself and rounded to the nearest; subnormals are 0.
 __device__ __forceinline__ void AddFloats(float* to, uint32_t shared, uint32_t bytes) {
   asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
                :

@@ -171,16 +171,17 @@ TEST_CASE("gradients in turn: a row of a batch has the bits that it has alone") 
   }
 }
 
-// Blocks wait for others, which may not have begun: none may wait for one behind it.
+// Units wait for others, which may not have begun: none may wait for one behind it. Steps of a unit
+// odd in number, several sets of heads.
 TEST_CASE("gradients in turn end, with the same bits, on however few multiprocessors") {
   if (!HasInTurn()) return;
   const AttentionSize size =
-      GENERATE(AttentionSize{2, 1000, 6, 3, 64}, AttentionSize{1, 1200, 4, 2, 128});
+      GENERATE(AttentionSize{2, 1030, 3, 3, 64}, AttentionSize{4, 300, 6, 3, 64},
+               AttentionSize{3, 1000, 12, 3, 128});
   Gpu gpu;
   const AttentionOps ops = MakeAttention(gpu.operands, size);
   gpu.Run(TableOf(AttentionKernel::kInTurn), ops);
   const AttentionGradOp<TensorView> expected = OnHost(gpu.operands, ops.grad);
-  const AttentionGradOp<TensorView> op = Again(gpu.operands, ops, size).grad;
   const auto heads = [](const TensorView& x) {
     return cuda::AttentionHeads{.data = x.data,
                                 .batch_stride = x.stride(0),
@@ -189,26 +190,27 @@ TEST_CASE("gradients in turn end, with the same bits, on however few multiproces
                                 .bf16 = true,
                                 .wide = true};
   };
-  const cuda::AttentionGradArgs args = {.sizes = {.batch = size.batch,
-                                                  .length = static_cast<int>(size.length),
-                                                  .heads = static_cast<int>(size.heads),
-                                                  .kv_heads = static_cast<int>(size.kv_heads),
-                                                  .depth = static_cast<int>(size.depth)},
-                                        .scale = op.scale,
-                                        .q = heads(op.q),
-                                        .k = heads(op.k),
-                                        .v = heads(op.v),
-                                        .out = heads(ops.grad.out),
-                                        .d_out = heads(op.d_out),
-                                        .d_q = heads(op.d_q),
-                                        .d_k = heads(op.d_k),
-                                        .d_v = heads(op.d_v),
-                                        .lse = {.data = ops.grad.lse.as<float>(),
-                                                .batch_stride = ops.grad.lse.stride(0),
-                                                .head_stride = ops.grad.lse.stride(1),
-                                                .row_stride = ops.grad.lse.stride(2)}};
   cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
   for (const int sms : {1, 2, 3, 7}) {
+    const AttentionGradOp<TensorView> op = Again(gpu.operands, ops, size).grad;
+    const cuda::AttentionGradArgs args = {.sizes = {.batch = size.batch,
+                                                    .length = static_cast<int>(size.length),
+                                                    .heads = static_cast<int>(size.heads),
+                                                    .kv_heads = static_cast<int>(size.kv_heads),
+                                                    .depth = static_cast<int>(size.depth)},
+                                          .scale = op.scale,
+                                          .q = heads(op.q),
+                                          .k = heads(op.k),
+                                          .v = heads(op.v),
+                                          .out = heads(ops.grad.out),
+                                          .d_out = heads(op.d_out),
+                                          .d_q = heads(op.d_q),
+                                          .d_k = heads(op.d_k),
+                                          .d_v = heads(op.d_v),
+                                          .lse = {.data = ops.grad.lse.as<float>(),
+                                                  .batch_stride = ops.grad.lse.stride(0),
+                                                  .head_stride = ops.grad.lse.stride(1),
+                                                  .row_stride = ops.grad.lse.stride(2)}};
     launch.sms = sms;
     cuda::LaunchInTurnAttentionGrad(args, cuda::InTurnScratchOf(ShapesOf(op)), op.scratch.data,
                                     launch);
