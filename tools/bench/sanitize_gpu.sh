@@ -32,7 +32,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # TOOL|PROGRAM|MOST SECONDS|HOW|CASES: HOW is one, cases (a process for each test case), processes or threads (two ranks on one card); CASES are
 # Catch2's, separated by commas.
-own_attention='our own attention*,the gradient of our own attention,attention by the implementation*,forward alone*'
+own_attention='our own attention*,the gradient of our own attention,the gradient in turn*,gradients in turn end*,attention by the implementation*,forward alone*'
 own_context='our own kernels*'
 products='matmul*,column_sum,column sums*,a bf16 gradient*,a captured product*'
 peer_cases='an all-gather puts*,a reduce-scatter has*,a gather of rounded*,rounds of three*,what peers cannot*,ranks in different*'
