@@ -1,6 +1,7 @@
 #include "kernels/ops/attention_choice.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "runtime/base/arithmetic.h"
@@ -117,15 +118,9 @@ int64_t BatchLimit(const Op& op) {
   return limit;
 }
 
-// cuDNN's tiles: 64 queries by 128 keys, of 16 bits.
+// Of kernels whose products are warpgroups', and that copy tiles of `copied`.
 template <class Op>
-int64_t ScoreBytes(const Dims<Op>& d) {
-  return RoundUp(d.length, 64) * RoundUp(d.length, 128) * 2;
-}
-
-}  // namespace
-
-std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
+std::string WhyNotWarpgroups(const Op& op, std::initializer_list<const Shape*> copied) {
   if (std::string why = WhyNotOperands(op); !why.empty()) return why;
   const Dims d(op);
   if (op.q.layout.dtype != DType::kBF16 || (d.depth != 64 && d.depth != 128))
@@ -133,12 +128,12 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
                        Name(op.q.layout.dtype), d.depth);
   if (op.window > 0 || op.documents || op.rows.split())
     return "a window, documents or rows of several ranks; whole sequences are expected";
-  for (const Shape* heads : {&op.q, &op.k, &op.v, &op.d_out})
-    if (heads->layout.dims[2] > 1 && heads->layout.strides[2] != d.depth)
-      return fmt::format("heads of {} in {}; heads that follow each other are expected", d.depth,
-                         ToString(heads->layout));
-  for (const Shape* rows : {&op.q, &op.k, &op.v, &op.d_out}) {
+  for (const Shape* rows : copied) {
+    const auto& dims = rows->layout.dims;
     const auto& strides = rows->layout.strides;
+    if (dims[2] > 1 && strides[2] != d.depth)
+      return fmt::format("heads of {} in {}; heads that follow each other are expected", d.depth,
+                         ToString(rows->layout));
     if (d.batch > 1 && d.length > 1 &&
         (strides[1] <= 0 || strides[0] < strides[1] || strides[0] % strides[1] != 0))
       return fmt::format("rows of {}; a batch's stride that is a multiple of a row's is expected",
@@ -148,6 +143,23 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
     return fmt::format("{} rows of {} heads of {}; up to {} tiles of 64 are expected", d.batch,
                        d.heads, d.length, kMaxElements);
   return "";
+}
+
+// cuDNN's tiles: 64 queries by 128 keys, of 16 bits.
+template <class Op>
+int64_t ScoreBytes(const Dims<Op>& d) {
+  return RoundUp(d.length, 64) * RoundUp(d.length, 128) * 2;
+}
+
+}  // namespace
+
+std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
+  return WhyNotWarpgroups(op, {&op.q, &op.k, &op.v, &op.d_out});
+}
+std::string WhyNotRows(const AttentionOp<Shape>& op) {
+  if (op.in_order) return "rows in order, which have the bits of cached ones";
+  if (!(op.scale > 0)) return fmt::format("a scale of {}; one above 0 is expected", op.scale);
+  return WhyNotWarpgroups(op, {&op.q, &op.k, &op.v});
 }
 
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) {

@@ -20,11 +20,13 @@
 
 namespace millrace::cuda {
 
-enum class AttentionKernel { kOwn, kPacked, kCudnn, kInTurn };  // kInTurn: gradients alone
+// kRows: no gradients; kInTurn: nothing else.
+enum class AttentionKernel { kOwn, kPacked, kCudnn, kRows, kInTurn };
 
 constexpr const char* Name(AttentionKernel kernel) {
   return kernel == AttentionKernel::kCudnn    ? "cudnn"
          : kernel == AttentionKernel::kPacked ? "packed"
+         : kernel == AttentionKernel::kRows   ? "rows"
          : kernel == AttentionKernel::kInTurn ? "in turn"
                                               : "own";
 }
@@ -55,7 +57,11 @@ AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 // a row apart, as a tensor map would have them. GPUs of compute capability 9.0 have it.
 std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
 
-// Its scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.
+// "" where kRows could serve an op: as a gradient above, of a scale above 0. Nothing chooses it
+// yet: no GPU has run it.
+std::string WhyNotRows(const AttentionOp<Shape>& op);
+
+// kInTurn's scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.
 struct InTurnScratch {
   int64_t rows = 0, turns = 0, ticket = 0, bytes = 0;
 };

@@ -26,6 +26,8 @@ void CudaAttention(const AttentionOp<TensorView>& op, Stream& stream) {
       return cuda::PackedAttention(op, stream);
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttention(op, stream);
+    case cuda::AttentionKernel::kRows:
+      return cuda::RowsAttention(op, stream);
     case cuda::AttentionKernel::kInTurn:
       MR_CHECK(false, "attention in turn, which only gradients are");
   }
@@ -39,9 +41,11 @@ void CudaAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
       return cuda::PackedAttentionGrad(op, stream);
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttentionGrad(op, stream);
+    case cuda::AttentionKernel::kRows:
+      MR_CHECK(false, "a gradient of attention by rows, which there is none of");
     case cuda::AttentionKernel::kInTurn:
-      return cuda::HasInTurnAttentionGrad(stream) ? cuda::InTurnAttentionGrad(op, stream)
-                                                  : cuda::CudnnAttentionGrad(op, stream);
+      return cuda::HasWarpgroups(stream) ? cuda::InTurnAttentionGrad(op, stream)
+                                         : cuda::CudnnAttentionGrad(op, stream);
   }
 }
 

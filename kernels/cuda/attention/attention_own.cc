@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention/attention_check.h"
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/attention/attention_rows.h"
 #include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/attention_choice.h"
@@ -97,16 +98,30 @@ Elements MixOfHeads(const AttentionGradOp<TensorView>& op) {
                 op.d_q.dtype(), op.d_k.dtype(), op.d_v.dtype()});
 }
 
-// Of the heads and the scratch.
-void CheckAddresses(const AttentionGradOp<TensorView>& op) {
+template <template <class> class Op>
+Op<Shape> ShapesOf(const Op<TensorView>& op) {
+  return ConvertOp<Op, TensorView, Shape>(op, [](const TensorView& view) {
+    return Shape{view.layout, static_cast<bool>(view)};
+  });
+}
+
+// Of whatever kernels by warpgroups read and write, lse aside; that they serve such operands here.
+template <template <class> class Op, class WhyNot>
+void CheckWarpgroups(const Op<TensorView>& op, WhyNot why_not, Stream& stream) {
   constexpr uintptr_t kBytes = 16;
-  AttentionGradOp<TensorView>::Visit(
-      op, [&](const TensorView& view, Access, std::string_view name) {
-        if (&view == &op.lse) return;
-        MR_CHECK(reinterpret_cast<uintptr_t>(view.data) % kBytes == 0,
-                 "attention_grad in turn: {} is {} at {}; a multiple of {} bytes is expected", name,
-                 ToString(view.layout), static_cast<const void*>(view.data), kBytes);
-      });
+  constexpr std::string_view kName = Op<TensorView>::kName;
+  MR_REQUIRE(ErrorCode::kDevice, HasWarpgroups(stream),
+             "{} has no {} by warpgroups, which GPUs of compute capability 9.0 have, by a program "
+             "built for sm_90a",
+             AsCuda(stream).device().properties().name, kName);
+  const std::string why = why_not(ShapesOf(op));
+  MR_CHECK(why.empty(), "{} by warpgroups: {}", kName, why);
+  Op<TensorView>::Visit(op, [&](const TensorView& view, Access, std::string_view name) {
+    if (&view == &op.lse || !view) return;
+    MR_CHECK(reinterpret_cast<uintptr_t>(view.data) % kBytes == 0,
+             "{} by warpgroups: {} is {} at {}; a multiple of {} bytes is expected", kName, name,
+             ToString(view.layout), static_cast<const void*>(view.data), kBytes);
+  });
 }
 
 // What attention_launch.h asks for of packed kernels.
@@ -155,24 +170,21 @@ void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) 
   LaunchPackedAttentionGrad(ArgsOf(op, d), LaunchOn(stream));
 }
 
-bool HasInTurnAttentionGrad(Stream& stream) {
+bool HasWarpgroups(Stream& stream) {
   const cudaDeviceProp& device = AsCuda(stream).device().properties();
   return HasInTurn(device.major, device.minor);
+}
+void RowsAttention(const AttentionOp<TensorView>& op, Stream& stream) {
+  const AttentionDims d = CheckAttention(op);
+  if (d.empty()) return;
+  CheckWarpgroups(op, WhyNotRows, stream);
+  LaunchAttentionRows(ArgsOf(op, d), LaunchOn(stream));
 }
 void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream) {
   const AttentionDims d = CheckAttention(op);
   if (d.empty()) return;
-  MR_REQUIRE(ErrorCode::kDevice, HasInTurnAttentionGrad(stream),
-             "{} has no attention_grad in turn, which GPUs of compute capability 9.0 have, by a "
-             "program built for sm_90a",
-             AsCuda(stream).device().properties().name);
-  const auto shapes = ConvertOp<AttentionGradOp, TensorView, Shape>(op, [](const TensorView& view) {
-    return Shape{view.layout, static_cast<bool>(view)};
-  });
-  const std::string why = WhyNotInTurn(shapes);
-  MR_CHECK(why.empty(), "attention_grad in turn: {}", why);
-  CheckAddresses(op);
-  const InTurnScratch scratch = InTurnScratchOf(shapes);
+  CheckWarpgroups(op, WhyNotInTurn, stream);
+  const InTurnScratch scratch = InTurnScratchOf(ShapesOf(op));
   CheckScratch(op, scratch.bytes);
   LaunchInTurnAttentionGrad(ArgsOf(op, d), scratch, op.scratch.data, LaunchOn(stream));
 }

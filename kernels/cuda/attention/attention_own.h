@@ -25,8 +25,10 @@ void OwnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 void PackedAttention(const AttentionOp<TensorView>& op, Stream& stream);
 void PackedAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 
-// Whether this program has such a kernel for its GPU.
-bool HasInTurnAttentionGrad(Stream& stream);
+// Whether this program has the two kernels below, whose products are warpgroups', for its GPU.
+bool HasWarpgroups(Stream& stream);
+// Error(kDevice): it has none.
+void RowsAttention(const AttentionOp<TensorView>& op, Stream& stream);
 // Error(kDevice): it has none.
 void InTurnAttentionGrad(const AttentionGradOp<TensorView>& op, Stream& stream);
 

@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/attention_launch.h"
+#include "kernels/cuda/attention/attention_lines.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
 #include "kernels/cuda/tensor_cores/tma.cuh"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
@@ -162,9 +163,6 @@ __device__ __forceinline__ void InitTurns(TurnsShared<kDepth>& s) {
   s.allowed = 0;
   FenceNewBarriers();
 }
-
-// The same in all lanes, and known to be so: what follows from it is formed once for a warp.
-__device__ __forceinline__ int Uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
 // f(unit) for every unit of the block; then it is given back by one thread, or by the first of a
 // warp all of which call it.

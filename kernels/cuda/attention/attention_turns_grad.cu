@@ -13,6 +13,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cuda/attention/attention_lines.cuh"
 #include "kernels/cuda/attention/attention_turns.cuh"
 #include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/pack.cuh"
@@ -70,35 +71,11 @@ __global__ void __launch_bounds__(kStepQueries* kDepth / kPack) RowsKernel(const
 
 // ---- products
 
-__device__ __forceinline__ void StoreMatrices(uint32_t row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               :
-               : "r"(row), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
 __device__ __forceinline__ void WriteShared16(uint32_t at, const float* x) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
                :
                : "r"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
-}
-
-__device__ __forceinline__ uint4 ReadShared16(uint32_t at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-
-// Lanes' 16 bytes of a warp's four 8x8 matrices, two below each other and then to the right, of
-// lines from `tile` on: those of 16 columns `step`, where LoadMatrices and StoreMatrices have them.
-__device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int step) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, matrix = lane / 8, row = lane % 8;
-  const int line = first_line + matrix % 2 * 8 + row;
-  const uint32_t first = tile + static_cast<uint32_t>(line * kLineBytes + (matrix / 2 ^ row) * 16);
-  return first ^ static_cast<uint32_t>(step * 32);
 }
 
 // sums [64 of a unit's keys, 64 queries] = the keys' lines at x by those of y, transposed.
@@ -271,9 +248,15 @@ class Multiplier {
   __device__ __forceinline__ void StoreUnit(const Unit& unit, const Keys& keys,
                                             const float (&d_k)[kDepth / 2],
                                             const float (&d_v)[kDepth / 2]) {
-    WarpgroupBarrier();
-    StoreKeys(a_.of.d_v, unit, SharedAddress(keys.values), d_v, 1.0f);
-    StoreKeys(a_.of.d_k, unit, SharedAddress(keys.values), d_k, a_.of.scale);
+    WarpgroupBarrier(group_ + 1);
+    const int line = group_ * 64 + warp_ * 16;
+    const auto store = [&](const AttentionHeads& to, const float(&x)[kDepth / 2], float factor) {
+      StoreRows<kDepth>(to, unit.batch, unit.kv_head, unit.key_tile * kUnitKeys + line,
+                        a_.of.sizes.length, SharedAddress(keys.values), Shared::kKeyBox, line, x,
+                        factor);
+    };
+    store(a_.of.d_v, d_v, 1.0f);
+    store(a_.of.d_k, d_k, a_.of.scale);
     FenceSharedWrites();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&s_.keys_empty[keys_.stage]));
@@ -389,40 +372,6 @@ class Multiplier {
             PairOfBF16(x[4 * j + 2 * half] * a_.of.scale, x[4 * j + 2 * half + 1] * a_.of.scale);
     }
   }
-  // By way of this warp's 16 lines from `tile` on.
-  __device__ __forceinline__ void StoreKeys(const AttentionHeads& to, const Unit& unit,
-                                            uint32_t tile, const float (&x)[kDepth / 2],
-                                            float factor) const {
-    const int line = group_ * 64 + warp_ * 16;
-#pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) {
-      uint32_t r[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
-      StoreMatrices(MatrixAt(tile + step / 4 * Shared::kKeyBox, line, step % 4), r);
-    }
-    __syncwarp();
-    constexpr int kChunks = kLineBytes / 16, kRows = kWarp / kChunks;
-#pragma unroll
-    for (int i = 0; i < 16 / kRows; ++i) {
-      const int row = line + i * kRows + lane_ / kChunks, chunk = lane_ % kChunks,
-                t = unit.key_tile * kUnitKeys + row;
-      uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + unit.batch * to.batch_stride +
-                           t * to.row_stride + unit.kv_head * to.head_stride + chunk * kPack;
-#pragma unroll
-      for (int box = 0; box < Shared::kBoxes; ++box) {
-        const uint4 piece =
-            ReadShared16(tile + box * Shared::kKeyBox + row * kLineBytes + (chunk ^ row % 8) * 16);
-        if (t < a_.of.sizes.length) *reinterpret_cast<uint4*>(at + box * kBoxDepth) = piece;
-      }
-    }
-    __syncwarp();
-  }
-  __device__ __forceinline__ void WarpgroupBarrier() const {
-    asm volatile("bar.sync %0, %1;" : : "r"(group_ + 1), "n"(kWarpgroup) : "memory");
-  }
-
   // Whether a step's first products begin in the step before, for which there are registers.
   static constexpr bool kAhead = kDepth == kColumns;
   // Of sums: four floats of each lane.

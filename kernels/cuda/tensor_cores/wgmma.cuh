@@ -93,6 +93,8 @@ __device__ __forceinline__ void MultiplyTiles(float (&s)[kN / 2], uint64_t a, ui
              ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
              "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95",
              96, 97, 98, 99, 100, MR_F64(0), MR_F16(64), MR_F16(80));
+  else if constexpr (kN == 128)
+    MR_WGMMA(128, MR_NAMES_64, 64, 65, 66, 67, 68, MR_F64(0));
   else if constexpr (kN == 64)
     MR_WGMMA(64, MR_NAMES_32, 32, 33, 34, 35, 36, MR_F16(0), MR_F16(16));
   else if constexpr (kN == 32)

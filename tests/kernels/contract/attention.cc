@@ -45,6 +45,10 @@ cuda::AttentionKernel KernelOf(const Subject& subject, const Op<TensorView>& op,
 // All but our own kernels in f32 want 16 bits, and strides in units of 16 bytes.
 bool OnTensorCores(Only only) { return only && *only != cuda::AttentionKernel::kOwn; }
 
+bool ByWarpgroups(Only only) {
+  return only == cuda::AttentionKernel::kRows || only == cuda::AttentionKernel::kInTurn;
+}
+
 Sizes PickSizes(Random& random, int repeat, Only only) {
   // Block borders of the CPU backend (64 rows) and of usual GPU tiles, then small shapes.
   constexpr int64_t kLengths[] = {64, 65, 130, 63, 1, 0};
@@ -54,7 +58,7 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   const int64_t batch = length > 64 ? 1 : Pick(random, 1, 2);
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
-  if (only == cuda::AttentionKernel::kInTurn)
+  if (ByWarpgroups(only))
     return {batch, length == 65 ? 193 : std::max<int64_t>(length, 2), kv_heads * group, kv_heads,
             64 * Pick(random, 1, 2)};
   if (only == cuda::AttentionKernel::kPacked)
@@ -107,9 +111,7 @@ Qkv MakeQkv(Memory& memory, Random& random, const Sizes& s, Only only) {
 }
 
 // Windows and documents.
-bool HasNeither(Only only) {
-  return only == cuda::AttentionKernel::kCudnn || only == cuda::AttentionKernel::kInTurn;
-}
+bool HasNeither(Only only) { return only == cuda::AttentionKernel::kCudnn || ByWarpgroups(only); }
 
 // None, those of one and of a few keys, one past a tile of keys, and one that no sequence here has.
 int64_t PickWindow(Random& random, Only only) {

@@ -64,17 +64,21 @@ void BenchCudnn(CudaDevice& device, AttentionSize size) {
     const AttentionOps ops = MakeAttention(operands, size);
     const auto forward = ShapesOf(ops.forward);
     const auto grad = ShapesOf(ops.grad);
-    const double forward_ms = Time(cuda, [&] { CudaAttention(ops.forward, *stream); });
+    const double forward_ms = Time(cuda, [&] { cuda::CudnnAttention(ops.forward, *stream); });
     if (!deterministic)
       Row(size, "forward", forward_ms, Flops(forward), cuda::CudnnBytes(ops.forward, device),
           WorkspaceBytes(forward, Backend::kCuda), "1");
+    const cudaDeviceProp& properties = device.properties();
+    const bool by_warpgroups = cuda::HasInTurn(properties.major, properties.minor);
+    if (!deterministic && by_warpgroups)
+      Row(size, "forward, by rows", Time(cuda, [&] { cuda::RowsAttention(ops.forward, *stream); }),
+          Flops(forward), 0, WorkspaceBytes(forward, Backend::kCuda), "1");
     const double grad_ms = Time(cuda, [&] { cuda::CudnnAttentionGrad(ops.grad, *stream); });
     const cuda::AttentionSlices slices = cuda::SlicesOf(grad);
     Row(size, deterministic ? "backward, deterministic" : "backward", grad_ms, Flops(grad),
         cuda::CudnnBytes(ops.grad, device), WorkspaceBytes(grad, Backend::kCuda),
         fmt::format("B {} Hkv {}", slices.batch, slices.kv_heads));
-    const cudaDeviceProp& properties = device.properties();
-    if (!deterministic || !cuda::HasInTurn(properties.major, properties.minor)) continue;
+    if (!deterministic || !by_warpgroups) continue;
     Row(size, "backward, in turn",
         Time(cuda, [&] { cuda::InTurnAttentionGrad(ops.grad, *stream); }), Flops(grad),
         cuda::InTurnScratchOf(grad).bytes, WorkspaceBytes(grad, Backend::kCuda), "1");

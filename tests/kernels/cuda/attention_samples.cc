@@ -23,6 +23,8 @@ KernelTable TableOf(std::optional<AttentionKernel> kernel) {
     table.attention = cuda::OwnAttention, table.attention_grad = cuda::OwnAttentionGrad;
   else if (*kernel == AttentionKernel::kPacked)
     table.attention = cuda::PackedAttention, table.attention_grad = cuda::PackedAttentionGrad;
+  else if (*kernel == AttentionKernel::kRows)
+    table.attention = cuda::RowsAttention, table.attention_grad = CudaAttentionGrad;
   else if (*kernel == AttentionKernel::kInTurn)
     table.attention = CudaAttention, table.attention_grad = cuda::InTurnAttentionGrad;
   else

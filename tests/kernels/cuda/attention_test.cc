@@ -57,6 +57,10 @@ TEST_CASE("the gradient in turn: bf16, head dimensions 64 and 128, any length") 
   AttentionGradContract(ContractGpu(AttentionKernel::kInTurn, 16).subject,
                         AttentionKernel::kInTurn);
 }
+TEST_CASE("attention by rows: bf16, head dimensions 64 and 128, any length") {
+  if (!HasInTurn()) return;
+  AttentionContract(ContractGpu(AttentionKernel::kRows, 16).subject, AttentionKernel::kRows);
+}
 TEST_CASE("cuDNN's attention in f16, and our own", "[f16]") {
   const F16ForBF16 in_f16;
   for (const auto kernel : {AttentionKernel::kCudnn, AttentionKernel::kOwn}) {
@@ -126,6 +130,34 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
     const AttentionOps in_turn = Again(gpu.operands, cudnn, size);
     gpu.Run(TableOf(AttentionKernel::kInTurn), in_turn);
     CheckClose(OnHost(gpu.operands, in_turn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
+  }
+}
+
+// Sets of heads, groups of them, tiles and keys beyond the end, fewer units than blocks and more.
+TEST_CASE("attention by rows, against double on sampled rows, and a row alone") {
+  if (!HasInTurn()) return;
+  for (const AttentionSize& size :
+       {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
+        AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
+        AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
+        AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
+    Gpu gpu;
+    const KernelTable table = TableOf(AttentionKernel::kRows);
+    const AttentionOps ops = MakeAttention(gpu.operands, size);
+    gpu.Run(table, ops);
+    INFO("B " << size.batch << " T " << size.length << " D " << size.depth);
+    const AttentionGradOp<TensorView> whole = OnHost(gpu.operands, ops.grad);
+    CheckSamples(whole, kTensorCores);
+    AttentionSize one = size;
+    one.batch = 1;
+    AttentionOp<TensorView> alone = MakeAttention(gpu.operands, one).forward;
+    const int64_t last = size.batch - 1;
+    alone.q = RowOf(ops.forward.q, last), alone.k = RowOf(ops.forward.k, last);
+    alone.v = RowOf(ops.forward.v, last);
+    table.attention(alone, *gpu.stream);
+    gpu.stream->Sync();
+    CHECK(SameBits(gpu.operands.OnHost(alone.out), RowOf(whole.out, last)));
+    CHECK(SameBits(gpu.operands.OnHost(alone.lse), RowOf(whole.lse, last)));
   }
 }
 

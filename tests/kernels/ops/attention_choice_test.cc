@@ -109,6 +109,30 @@ TEST_CASE("which gradients are in turn, and why others may not be") {
   CHECK(cuda::AttentionBytes(fine) > scratch.bytes);
 }
 
+TEST_CASE("why attention by rows may not serve") {
+  for (const Size& size : {Size{1, 1, 1, 1, 64}, Size{64, 1024, 12, 12, 64},
+                           Size{1, 8192, 32, 8, 128}, Size{2, 300, 6, 2, 64}})
+    CHECK(cuda::WhyNotRows(Forward(size)).empty());
+  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 96})), Contains("heads of 96"));
+  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 64, DType::kF16})), Contains("f16 heads"));
+  const AttentionOp<Shape> fine = Forward({2, 300, 6, 2, 64});
+  AttentionOp<Shape> op = fine;
+  op.window = 7;
+  CHECK_THAT(cuda::WhyNotRows(op), Contains("a window"));
+  op = fine;
+  op.in_order = true;
+  CHECK_THAT(cuda::WhyNotRows(op), Contains("in order"));
+  op = fine;
+  op.scale = -1;
+  CHECK_THAT(cuda::WhyNotRows(op), Contains("a scale of -1"));
+  op = fine;
+  op.k.layout.strides[2] = 128;
+  CHECK_THAT(cuda::WhyNotRows(op), Contains("heads that follow each other"));
+  op = fine;
+  op.out.layout.strides[2] = 128;  // it is not copied by tiles
+  CHECK(cuda::WhyNotRows(op).empty());
+}
+
 TEST_CASE("packed documents go to the kernels that pass over other documents, where these serve") {
   const auto kernel_of = [](const Size& size, float scale = 0.125f, int64_t window = 0) {
     AttentionGradOp<Shape> op = Grad(size);
