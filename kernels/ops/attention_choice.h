@@ -57,8 +57,8 @@ AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 // a row apart, as a tensor map would have them. GPUs of compute capability 9.0 have it.
 std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
 
-// "" where kRows could serve an op: as a gradient above, of a scale above 0. Nothing chooses it
-// yet: no GPU has run it.
+// "" where kRows could serve an op: as kInTurn a gradient, sequences of one row included, with a
+// scale above 0. Nothing chooses it yet: no GPU has run it.
 std::string WhyNotRows(const AttentionOp<Shape>& op);
 
 // kInTurn's scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.

@@ -1,5 +1,5 @@
-// Results of a warp's 16 rows, as products leave them, on their way to memory by lines of tiles in
-// shared memory (wgmma.cuh).
+// What kernels of attention by warpgroups share: tiles that are copied, and results of a warp's 16
+// rows, as products leave them, on their way to memory by lines of such tiles (wgmma.cuh).
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
+#include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
 
 namespace millrace::cuda {
@@ -42,37 +43,67 @@ __device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int 
   return first ^ static_cast<uint32_t>(step * 32);
 }
 
-// x * factor, of [16, D] as sums lie in a warp's lanes, to rows `row` and on of one head of `to`
-// that are below `rows`, by way of the tile's lines `line` to `line` + 15, in boxes of 64 columns
-// `box_bytes` apart. Nobody else touches these lines.
+// x * factor, of [16, D] as sums lie in a warp's lanes, on their way to 16 rows: by way of lines
+// `line` to `line` + 15 of the tile, in boxes of 64 columns `box_bytes` apart. Nobody else touches
+// these lines; once the object is there its warp does not either.
 template <int kDepth>
-__device__ __forceinline__ void StoreRows(const AttentionHeads& to, int64_t batch, int head,
-                                          int row, int rows, uint32_t tile, int box_bytes, int line,
-                                          const float (&x)[kDepth / 2], float factor) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+class StagedRows {
+ public:
+  __device__ __forceinline__ StagedRows(uint32_t tile, int box_bytes, int line,
+                                        const float (&x)[kDepth / 2], float factor)
+      : lane_(static_cast<int>(threadIdx.x) % kWarp) {
 #pragma unroll
-  for (int step = 0; step < kDepth / 16; ++step) {
-    uint32_t r[4];
+    for (int step = 0; step < kDepth / 16; ++step) {
+      uint32_t r[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
-    StoreMatrices(MatrixAt(tile + step / 4 * box_bytes, line, step % 4), r);
+      for (int i = 0; i < 4; ++i)
+        r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
+      StoreMatrices(MatrixAt(tile + step / 4 * box_bytes, line, step % 4), r);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 16 / kAtOnce; ++i) {
+      const int of = line + i * kAtOnce + lane_ / kChunks, chunk = lane_ % kChunks;
+#pragma unroll
+      for (int box = 0; box < kBoxes; ++box)
+        pieces_[i][box] =
+            ReadShared16(tile + box * box_bytes + of * kLineBytes + (chunk ^ of % 8) * 16);
+    }
+    __syncwarp();
   }
-  __syncwarp();
-  constexpr int kChunks = kLineBytes / 16, kAtOnce = kWarp / kChunks;
+
+  // To rows `row` and on, of one head, that are below `rows`.
+  __device__ __forceinline__ void Store(const AttentionHeads& to, int64_t batch, int head, int row,
+                                        int rows) const {
 #pragma unroll
-  for (int i = 0; i < 16 / kAtOnce; ++i) {
-    const int of = i * kAtOnce + lane / kChunks, chunk = lane % kChunks;
-    uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + batch * to.batch_stride +
-                         (row + of) * to.row_stride + head * to.head_stride + chunk * kPack;
+    for (int i = 0; i < 16 / kAtOnce; ++i) {
+      const int t = row + i * kAtOnce + lane_ / kChunks;
+      uint16_t* const at = reinterpret_cast<uint16_t*>(to.data) + batch * to.batch_stride +
+                           t * to.row_stride + head * to.head_stride + lane_ % kChunks * kPack;
 #pragma unroll
-    for (int box = 0; box < kDepth / kBoxDepth; ++box) {
-      const uint4 piece = ReadShared16(tile + box * box_bytes + (line + of) * kLineBytes +
-                                       (chunk ^ (line + of) % 8) * 16);
-      if (row + of < rows) *reinterpret_cast<uint4*>(at + box * kBoxDepth) = piece;
+      for (int box = 0; box < kBoxes; ++box)
+        if (t < rows) *reinterpret_cast<uint4*>(at + box * kBoxDepth) = pieces_[i][box];
     }
   }
-  __syncwarp();
+
+ private:
+  static constexpr int kChunks = kLineBytes / 16, kAtOnce = kWarp / kChunks,
+                       kBoxes = kDepth / kBoxDepth;
+  const int lane_;
+  uint4 pieces_[16 / kAtOnce][kBoxes];
+};
+
+// Heads of a sequence's rows, as tiles of `box_rows` of them are copied.
+inline CUtensorMap MapOfHeads(const AttentionHeads& x, const AttentionSizes& sizes, int heads,
+                              int box_rows) {
+  // The stride of a dimension of one is never used, but the driver looks at it.
+  const int64_t width = int64_t{heads} * sizes.depth,
+                row_stride = sizes.length > 1  ? x.row_stride
+                             : sizes.batch > 1 ? x.batch_stride
+                                               : width,
+                batch_stride = sizes.batch > 1 ? x.batch_stride : sizes.length * row_stride;
+  return MapOfBF16(x.data, {width, sizes.length, sizes.batch}, {row_stride, batch_stride},
+                   box_rows);
 }
 
 }  // namespace millrace::cuda

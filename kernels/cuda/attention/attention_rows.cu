@@ -2,22 +2,22 @@
 // warpgroup that multiplies, and walks over the keys that they see, from their own to the first.
 //
 // Products  scores = q k^T of both in shared memory; out += p v with p as it is in registers. A
-//           step's scores are formed while the step before is multiplied by its values: so tensor
-//           cores multiply while exponentials are taken.
+//           step's exponentials are taken while the step before is multiplied by its values.
 // Softmax   Of a running maximum and sum: out and sum are multiplied by 2^(old - new) when the
 //           maximum grows. The sum is of f32, before p is rounded to bf16.
 // Units     A tile of queries of a head. Those of later queries have more steps, and come first
 //           within a set of `at_once` heads, whose keys and values stay in the second cache. Blocks
-//           take them in turn, back and forth, so that each gets as many steps.
+//           take them in turn, back and forth: of a set whose units are even times the blocks each
+//           gets about as many steps.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cuda/attention/attention_launch.h"
 #include "kernels/cuda/attention/attention_lines.cuh"
 #include "kernels/cuda/attention/attention_rows.h"
 #include "kernels/cuda/tensor_cores/exp2.cuh"
 #include "kernels/cuda/tensor_cores/mma.cuh"
-#include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "kernels/cuda/tensor_cores/tma.cuh"
 #include "kernels/cuda/tensor_cores/wgmma.cuh"
 #include "runtime/base/arithmetic.h"
@@ -142,6 +142,7 @@ class RowsMultiplier {
     uint32_t p[kKeys / 16][4];
     WaitFor(SharedAddress(&s_.queries_full[tiles_.stage]), tiles_.parity);
     group_ == 0 ? Begin<kKeys / 2>(p, queries) : Begin<kKeys>(p, queries);
+    AwaitValues();
 #pragma unroll 1
     for (int tile = unit.tile; tile > 0; --tile) {
       float x[kKeys / 2];
@@ -151,18 +152,22 @@ class RowsMultiplier {
       GiveBack(s_.keys_empty[keys_.stage]);
       keys_.Next(Shared::kStages);
       Softmax<kKeys>(x, factors);
-      WaitForProducts<0>();
-      GiveBack(s_.values_empty[values_.stage]);
+      // The compiler takes no exponential past a wait for a barrier. Where the products are awaited
+      // without one ahead, it takes all of them behind.
+      const int given = values_.stage;
       values_.Next(Shared::kStages);
-      Multiply(out, factors);
+      AwaitValues();
+      WaitForProducts<0>();
+      GiveBack(s_.values_empty[given]);
+      // Seldom, once most of a row's keys are seen.
+      if (__any_sync(0xffffffffu, factors[0] != 1 || factors[1] != 1)) Multiply(out, factors);
       Pack<kKeys>(p, x);
     }
     AddValues(out, p);
     WaitForProducts<0>();
     GiveBack(s_.values_empty[values_.stage]);
     values_.Next(Shared::kStages);
-    Store(unit, queries, out);
-    GiveBack(s_.queries_empty[tiles_.stage]);
+    Finish(unit, queries, out);
     tiles_.Next(Shared::kTiles);
   }
 
@@ -205,10 +210,12 @@ class RowsMultiplier {
     }
     CommitProducts();
   }
+  __device__ __forceinline__ void AwaitValues() const {
+    WaitFor(SharedAddress(&s_.values_full[values_.stage]), values_.parity);
+  }
   // Begins out += p values, of those in values_.
   __device__ __forceinline__ void AddValues(float (&out)[kDepth / 2],
                                             const uint32_t (&p)[kKeys / 16][4]) const {
-    WaitFor(SharedAddress(&s_.values_full[values_.stage]), values_.parity);
     FenceSums();
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step) {
@@ -279,9 +286,10 @@ class RowsMultiplier {
         p[step][i] = PairOfBF16(x[8 * step + 2 * i], x[8 * step + 2 * i + 1]);
   }
 
-  // By way of the warp's own lines of queries, which nobody reads any more.
-  __device__ __forceinline__ void Store(const RowsUnit& unit, uint32_t queries,
-                                        float (&out)[kDepth / 2]) const {
+  // And gives the tile of queries back. Its warp's own lines, which nobody reads any more, are room
+  // for results.
+  __device__ __forceinline__ void Finish(const RowsUnit& unit, uint32_t queries,
+                                         float (&out)[kDepth / 2]) const {
     const int first = unit.tile * kQueries + group_ * 64 + warp_ * 16;
     float factors[2];
 #pragma unroll
@@ -298,10 +306,11 @@ class RowsMultiplier {
     }
     Multiply(out, factors);
     WarpgroupBarrier(group_ + 1);
-    StoreRows<kDepth>(a_.of.out, unit.batch, unit.head, first, a_.of.sizes.length, queries,
-                      Shared::kQueryBox, warp_ * 16, out, 1.0f);
+    StagedRows<kDepth> rows(queries, Shared::kQueryBox, warp_ * 16, out, 1.0f);
     FenceSharedWrites();
     __syncwarp();
+    GiveBack(s_.queries_empty[tiles_.stage]);
+    rows.Store(a_.of.out, unit.batch, unit.head, first, a_.of.sizes.length);
   }
 
   Shared& s_;
@@ -318,7 +327,12 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte memory[];
   RowsShared<kDepth>& s = *reinterpret_cast<RowsShared<kDepth>*>(memory);
-  if (threadIdx.x == 0) InitRows(s);
+  if (threadIdx.x == 0) {
+    InitRows(s);
+    Prefetch(maps.queries);
+    Prefetch(maps.keys);
+    Prefetch(maps.values);
+  }
   BeginKernel();
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
@@ -334,31 +348,27 @@ __global__ void __launch_bounds__(kRowsThreads, 1)
 template <int kDepth>
 void LaunchDepth(const AttentionArgs& args, const Launch& launch) {
   const AttentionSizes& sizes = args.sizes;
-  const auto map = [&](const AttentionHeads& x, int heads, int rows) {
-    // The stride of a dimension of one is never used, but the driver looks at it.
-    const int64_t width = int64_t{heads} * kDepth,
-                  row_stride = sizes.length > 1 ? x.row_stride : width,
-                  batch_stride = sizes.batch > 1 ? x.batch_stride : sizes.length * row_stride;
-    return MapOfBF16(x.data, {width, sizes.length, sizes.batch}, {row_stride, batch_stride}, rows);
-  };
-  const RowsMaps maps = {map(args.q, sizes.heads, kQueries), map(args.k, sizes.kv_heads, kKeys),
-                         map(args.v, sizes.kv_heads, kKeys)};
+  const RowsMaps maps = {MapOfHeads(args.q, sizes, sizes.heads, kQueries),
+                         MapOfHeads(args.k, sizes, sizes.kv_heads, kKeys),
+                         MapOfHeads(args.v, sizes, sizes.kv_heads, kKeys)};
   RowsArgs a{.of = args};
   a.tiles = static_cast<int>(CeilDiv(sizes.length, kQueries));
   a.heads = static_cast<int>(sizes.batch * sizes.heads);
-  // As many as keep keys and values in the cache, in whole groups, and no fewer than blocks.
+  const int blocks = std::min(a.tiles * a.heads, launch.sms);
+  // As many as keep keys and values in the cache, of the numbers whose units are even times the
+  // blocks; the least of these at least.
   constexpr int64_t kCached = 16 << 20;
-  const int64_t bytes = int64_t{sizes.length} * kDepth * 2 * 2 * sizes.kv_heads / sizes.heads,
-                most = std::max<int64_t>(kCached / std::max<int64_t>(bytes, 1),
-                                         CeilDiv(int64_t{launch.sms}, int64_t{a.tiles})),
-                sets = CeilDiv(int64_t{a.heads}, most);
-  a.at_once = static_cast<int>(CeilDiv(int64_t{a.heads}, sets));
+  const int64_t even = 2 * blocks / std::gcd(2 * blocks, a.tiles),
+                bytes = int64_t{sizes.length} * kDepth * 4 * sizes.kv_heads / sizes.heads,
+                most = kCached / std::max<int64_t>(bytes, 1);
+  a.at_once =
+      static_cast<int>(std::min<int64_t>(a.heads, std::max<int64_t>(most / even, 1) * even));
   using Shared = RowsShared<kDepth>;
   static_assert(sizeof(Shared) <= 227 << 10);
   MR_CUDA(cudaFuncSetAttribute(RowsOfAttention<kDepth>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                sizeof(Shared)));
-  LaunchKernel(launch, static_cast<unsigned>(std::min(a.tiles * a.heads, launch.sms)), kRowsThreads,
-               sizeof(Shared), RowsOfAttention<kDepth>, maps, a);
+  LaunchKernel(launch, static_cast<unsigned>(blocks), kRowsThreads, sizeof(Shared),
+               RowsOfAttention<kDepth>, maps, a);
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/tensor_cores/exp2.cuh"
-#include "kernels/cuda/tensor_cores/tensor_map.h"
 #include "runtime/base/arithmetic.h"
 #include "runtime/base/cuda/launch.cuh"
 
@@ -251,9 +250,9 @@ class Multiplier {
     WarpgroupBarrier(group_ + 1);
     const int line = group_ * 64 + warp_ * 16;
     const auto store = [&](const AttentionHeads& to, const float(&x)[kDepth / 2], float factor) {
-      StoreRows<kDepth>(to, unit.batch, unit.kv_head, unit.key_tile * kUnitKeys + line,
-                        a_.of.sizes.length, SharedAddress(keys.values), Shared::kKeyBox, line, x,
-                        factor);
+      StagedRows<kDepth>(SharedAddress(keys.values), Shared::kKeyBox, line, x, factor)
+          .Store(to, unit.batch, unit.kv_head, unit.key_tile * kUnitKeys + line,
+                 a_.of.sizes.length);
     };
     store(a_.of.d_v, d_v, 1.0f);
     store(a_.of.d_k, d_k, a_.of.scale);
@@ -417,16 +416,10 @@ __global__ void __launch_bounds__(kTurnsThreads, 1)
 template <int kDepth>
 void LaunchDepth(const TurnsArgs& args, const Launch& launch) {
   const AttentionSizes& sizes = args.of.sizes;
-  const auto map = [&](const AttentionHeads& x, int heads, int rows) {
-    // The stride of a dimension of one is never used, but the driver looks at it.
-    const int64_t width = int64_t{heads} * kDepth,
-                  row_stride = sizes.length > 1 ? x.row_stride : width,
-                  batch_stride = sizes.batch > 1 ? x.batch_stride : sizes.length * row_stride;
-    return MapOfBF16(x.data, {width, sizes.length, sizes.batch}, {row_stride, batch_stride}, rows);
-  };
-  const TurnsMaps maps = {
-      map(args.of.q, sizes.heads, kStepQueries), map(args.of.k, sizes.kv_heads, kUnitKeys),
-      map(args.of.v, sizes.kv_heads, kUnitKeys), map(args.of.d_out, sizes.heads, kStepQueries)};
+  const TurnsMaps maps = {MapOfHeads(args.of.q, sizes, sizes.heads, kStepQueries),
+                          MapOfHeads(args.of.k, sizes, sizes.kv_heads, kUnitKeys),
+                          MapOfHeads(args.of.v, sizes, sizes.kv_heads, kUnitKeys),
+                          MapOfHeads(args.of.d_out, sizes, sizes.heads, kStepQueries)};
   const int64_t tiles = sizes.batch * sizes.heads * args.tiles;
   LaunchKernel(launch, static_cast<unsigned>(tiles), kStepQueries * kDepth / kPack, 0,
                RowsKernel<kDepth>, args);

@@ -59,8 +59,10 @@ Sizes PickSizes(Random& random, int repeat, Only only) {
   if (only == cuda::AttentionKernel::kCudnn)
     return {batch, length == 1 ? 2 : length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 32)};
   if (ByWarpgroups(only))
-    return {batch, length == 65 ? 193 : std::max<int64_t>(length, 2), kv_heads * group, kv_heads,
-            64 * Pick(random, 1, 2)};
+    return {batch,
+            length == 65 ? 193
+                         : std::max<int64_t>(length, only == cuda::AttentionKernel::kRows ? 1 : 2),
+            kv_heads * group, kv_heads, 64 * Pick(random, 1, 2)};
   if (only == cuda::AttentionKernel::kPacked)
     return {batch, length, kv_heads * group, kv_heads, 8 * Pick(random, 1, 16)};
   constexpr int64_t kDepths[] = {1, 4, 8, 16, 17, 64},

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/attention/attention_cudnn.h"
 #include "kernels/cuda/attention/attention_own.h"
+#include "kernels/cuda/attention/attention_rows.h"
 #include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/attention_choice.h"
@@ -130,6 +131,9 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
     const AttentionOps in_turn = Again(gpu.operands, cudnn, size);
     gpu.Run(TableOf(AttentionKernel::kInTurn), in_turn);
     CheckClose(OnHost(gpu.operands, in_turn.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
+    const AttentionOps rows = Again(gpu.operands, cudnn, size);
+    gpu.Run(TableOf(AttentionKernel::kRows), rows);
+    CheckClose(OnHost(gpu.operands, rows.grad), OnHost(gpu.operands, own.grad), kFewRoundings);
   }
 }
 
@@ -203,6 +207,55 @@ TEST_CASE("gradients in turn: a row of a batch has the bits that it has alone") 
   }
 }
 
+cuda::AttentionHeads HeadsOf(const TensorView& x) {
+  return {.data = x.data,
+          .batch_stride = x.stride(0),
+          .row_stride = x.stride(1),
+          .head_stride = x.stride(2),
+          .bf16 = true,
+          .wide = true};
+}
+cuda::AttentionLse LseOf(const TensorView& x) {
+  return {.data = x.as<float>(),
+          .batch_stride = x.stride(0),
+          .head_stride = x.stride(1),
+          .row_stride = x.stride(2)};
+}
+cuda::AttentionSizes SizesOf(const AttentionSize& size) {
+  return {.batch = size.batch,
+          .length = static_cast<int>(size.length),
+          .heads = static_cast<int>(size.heads),
+          .kv_heads = static_cast<int>(size.kv_heads),
+          .depth = static_cast<int>(size.depth)};
+}
+
+// Blocks of many units: what one leaves in shared memory is another's.
+TEST_CASE("attention by rows has the same bits on however few multiprocessors") {
+  if (!HasInTurn()) return;
+  const AttentionSize size =
+      GENERATE(AttentionSize{2, 1030, 3, 3, 64}, AttentionSize{3, 1000, 6, 2, 128});
+  Gpu gpu;
+  const AttentionOp<TensorView> op = MakeAttention(gpu.operands, size).forward;
+  cuda::RowsAttention(op, *gpu.stream);
+  cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
+  for (const int sms : {1, 2, 3, 7}) {
+    const AttentionOp<TensorView> again = MakeAttention(gpu.operands, size).forward;
+    launch.sms = sms;
+    cuda::LaunchAttentionRows({.sizes = SizesOf(size),
+                               .scale = op.scale,
+                               .q = HeadsOf(op.q),
+                               .k = HeadsOf(op.k),
+                               .v = HeadsOf(op.v),
+                               .out = HeadsOf(again.out),
+                               .lse = LseOf(again.lse)},
+                              launch);
+    gpu.stream->Sync();
+    INFO(sms << " multiprocessors, D " << size.depth);
+    CHECK(SameBits(gpu.operands.OnHost(again.out), gpu.operands.OnHost(op.out)));
+    CHECK(SameBits(gpu.operands.OnHost(again.lse), gpu.operands.OnHost(op.lse)));
+  }
+}
+
 // Units wait for others, which may not have begun: none may wait for one behind it. Steps of a unit
 // odd in number, several sets of heads.
 TEST_CASE("gradients in turn end, with the same bits, on however few multiprocessors") {
@@ -214,35 +267,20 @@ TEST_CASE("gradients in turn end, with the same bits, on however few multiproces
   const AttentionOps ops = MakeAttention(gpu.operands, size);
   gpu.Run(TableOf(AttentionKernel::kInTurn), ops);
   const AttentionGradOp<TensorView> expected = OnHost(gpu.operands, ops.grad);
-  const auto heads = [](const TensorView& x) {
-    return cuda::AttentionHeads{.data = x.data,
-                                .batch_stride = x.stride(0),
-                                .row_stride = x.stride(1),
-                                .head_stride = x.stride(2),
-                                .bf16 = true,
-                                .wide = true};
-  };
   cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
   for (const int sms : {1, 2, 3, 7}) {
     const AttentionGradOp<TensorView> op = Again(gpu.operands, ops, size).grad;
-    const cuda::AttentionGradArgs args = {.sizes = {.batch = size.batch,
-                                                    .length = static_cast<int>(size.length),
-                                                    .heads = static_cast<int>(size.heads),
-                                                    .kv_heads = static_cast<int>(size.kv_heads),
-                                                    .depth = static_cast<int>(size.depth)},
+    const cuda::AttentionGradArgs args = {.sizes = SizesOf(size),
                                           .scale = op.scale,
-                                          .q = heads(op.q),
-                                          .k = heads(op.k),
-                                          .v = heads(op.v),
-                                          .out = heads(ops.grad.out),
-                                          .d_out = heads(op.d_out),
-                                          .d_q = heads(op.d_q),
-                                          .d_k = heads(op.d_k),
-                                          .d_v = heads(op.d_v),
-                                          .lse = {.data = ops.grad.lse.as<float>(),
-                                                  .batch_stride = ops.grad.lse.stride(0),
-                                                  .head_stride = ops.grad.lse.stride(1),
-                                                  .row_stride = ops.grad.lse.stride(2)}};
+                                          .q = HeadsOf(op.q),
+                                          .k = HeadsOf(op.k),
+                                          .v = HeadsOf(op.v),
+                                          .out = HeadsOf(ops.grad.out),
+                                          .d_out = HeadsOf(op.d_out),
+                                          .d_q = HeadsOf(op.d_q),
+                                          .d_k = HeadsOf(op.d_k),
+                                          .d_v = HeadsOf(op.d_v),
+                                          .lse = LseOf(ops.grad.lse)};
     launch.sms = sms;
     cuda::LaunchInTurnAttentionGrad(args, cuda::InTurnScratchOf(ShapesOf(op)), op.scratch.data,
                                     launch);
@@ -276,10 +314,13 @@ TEST_CASE("deterministic: 20 runs give the same bits, at other addresses, too") 
                std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{5, 777, 6, 3, 64}, AttentionKernel::kCudnn},
                std::pair{AttentionSize{16, 1024, 12, 12, 64}, AttentionKernel::kInTurn},
+               std::pair{AttentionSize{16, 1024, 12, 12, 64}, AttentionKernel::kRows},
+               std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kRows},
                std::pair{AttentionSize{2, 2048, 16, 4, 128}, AttentionKernel::kInTurn},
                std::pair{AttentionSize{5, 777, 6, 3, 64}, AttentionKernel::kInTurn},
                std::pair{AttentionSize{2, 777, 6, 3, 64, DType::kF32}, AttentionKernel::kOwn});
-  if (kernel == AttentionKernel::kInTurn && !HasInTurn()) return;
+  if ((kernel == AttentionKernel::kInTurn || kernel == AttentionKernel::kRows) && !HasInTurn())
+    return;
   Gpu gpu;
   const KernelTable table = TableOf(kernel);
   const AttentionOps first = MakeAttention(gpu.operands, size);
@@ -339,19 +380,48 @@ TEST_CASE("the planned scratch is enough for cuDNN's plans, and not much more") 
 }
 
 TEST_CASE("forward alone writes no lse where none is asked for") {
-  const DType dtype = GENERATE(DType::kF32, DType::kBF16);
+  const auto [dtype, kernel] = GENERATE(std::pair{DType::kF32, AttentionKernel::kOwn},
+                                        std::pair{DType::kBF16, AttentionKernel::kCudnn},
+                                        std::pair{DType::kBF16, AttentionKernel::kRows});
+  if (kernel == AttentionKernel::kRows && !HasInTurn()) return;
   const AttentionSize size{2, 100, 4, 2, 64, dtype};
   Gpu gpu;
+  const KernelTable table = TableOf(kernel);
   const AttentionOps with = MakeAttention(gpu.operands, size);
   AttentionOps without = Again(gpu.operands, with, size);
   const TensorView lse = without.forward.lse;
   without.forward.lse = {};
-  CudaAttention(with.forward, *gpu.stream);
-  CudaAttention(without.forward, *gpu.stream);
+  table.attention(with.forward, *gpu.stream);
+  table.attention(without.forward, *gpu.stream);
   gpu.stream->Sync();
   CHECK(SameBits(gpu.operands.OnHost(with.forward.out), gpu.operands.OnHost(without.forward.out)));
   const TensorView untouched = gpu.operands.OnHost(lse);
   for (int64_t i = 0; i < untouched.bytes(); ++i) REQUIRE(untouched.data[i] == std::byte{0xff});
+}
+
+TEST_CASE("operands that attention by rows cannot take are refused by name") {
+  if (!HasInTurn()) return;
+  using Catch::Matchers::Contains;
+  Gpu gpu;
+  const AttentionOp<TensorView> fine = MakeAttention(gpu.operands, {2, 100, 4, 2, 64}).forward;
+  const auto message_of = [&](AttentionOp<TensorView> op) -> std::string {
+    try {
+      cuda::RowsAttention(op, *gpu.stream);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kInternal);
+      return error.what();
+    }
+    return "";
+  };
+  AttentionOp<TensorView> op = fine;
+  op.out.data += 2;
+  CHECK_THAT(message_of(op), Contains("out") && Contains("16 bytes"));
+  op = fine;
+  op.scale = 0;
+  CHECK_THAT(message_of(op), Contains("a scale of 0"));
+  op = fine;
+  op.window = 7;
+  CHECK_THAT(message_of(op), Contains("a window"));
 }
 
 TEST_CASE("operands that the gradient in turn cannot take are refused by name") {
