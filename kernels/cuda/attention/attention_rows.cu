@@ -216,23 +216,14 @@ class RowsMultiplier {
   // Begins out += p values, of those in values_.
   __device__ __forceinline__ void AddValues(float (&out)[kDepth / 2],
                                             const uint32_t (&p)[kKeys / 16][4]) const {
+    const uint64_t values =
+        TileDescriptor<Lines::kRows, Shared::kKeyBox>(SharedAddress(s_.values[values_.stage]));
     FenceSums();
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) {
-      // Boxes of 64 rows by 64 of the depth.
-      MultiplyRegisters<kDepth, Lines::kRows>(
-          out, p[step],
-          RowsDescriptor(SharedAddress(s_.values[values_.stage])) + step * kDepthStep<Lines::kRows>,
-          true);
-    }
+    for (int step = 0; step < kKeys / 16; ++step)
+      MultiplyRegisters<kDepth, Lines::kRows>(out, p[step],
+                                              values + step * kDepthStep<Lines::kRows>, true);
     CommitProducts();
-  }
-  // Of [128 keys, D] as a product's second operand whose lines are rows: boxes of 64 columns lie
-  // kKeyBox apart.
-  __device__ __forceinline__ static uint64_t RowsDescriptor(uint32_t shared) {
-    constexpr uint64_t kBetweenEights = 1024, kSwizzle128 = uint64_t{1} << 62;
-    return kSwizzle128 | kBetweenEights / 16 << 32 | uint64_t{Shared::kKeyBox} / 16 << 16 |
-           (shared & 0x3ffff) / 16;
   }
 
   // Of a tile's own keys: a lane has queries q and q + 8.

@@ -22,10 +22,10 @@ inline constexpr int kWarpgroup = 128;  // threads
 inline constexpr int kBoxRows = 64, kBoxDepth = 64, kLineBytes = kBoxDepth * 2,
                      kBoxBytes = kBoxRows * kLineBytes;
 
-// Of a tile at a multiple of 1024 bytes.
-template <Lines L>
+// Of a tile at a multiple of 1024 bytes. Boxes of kRows lie kApart bytes from each other.
+template <Lines L, int kApart = kBoxBytes>
 __device__ __forceinline__ uint64_t TileDescriptor(uint32_t shared) {
-  constexpr uint64_t kBetweenEights = 1024, kBetweenBoxes = L == Lines::kRows ? kBoxBytes : 16;
+  constexpr uint64_t kBetweenEights = 1024, kBetweenBoxes = L == Lines::kRows ? kApart : 16;
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   return kSwizzle128 | kBetweenEights / 16 << 32 | kBetweenBoxes / 16 << 16 |
          (shared & 0x3ffff) / 16;

@@ -137,14 +137,15 @@ TEST_CASE("cuDNN and our own kernels agree on the same bf16 data") {
   }
 }
 
-// Sets of heads, groups of them, tiles and keys beyond the end, fewer units than blocks and more.
+// Several sets of heads, groups of them, tiles and keys beyond the end, fewer units than blocks and
+// more.
+constexpr AttentionSize kByWarpgroups[] = {
+    {2, 1024, 12, 12, 64}, {1, 2048, 8, 2, 128}, {3, 1000, 6, 3, 64}, {2, 1100, 10, 1, 128},
+    {40, 257, 6, 6, 64},   {5, 64, 3, 3, 128},   {4, 3, 4, 2, 64},    {70, 1030, 3, 3, 64}};
+
 TEST_CASE("attention by rows, against double on sampled rows, and a row alone") {
   if (!HasInTurn()) return;
-  for (const AttentionSize& size :
-       {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
-        AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
-        AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
-        AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
+  for (const AttentionSize& size : kByWarpgroups) {
     Gpu gpu;
     const KernelTable table = TableOf(AttentionKernel::kRows);
     const AttentionOps ops = MakeAttention(gpu.operands, size);
@@ -165,15 +166,9 @@ TEST_CASE("attention by rows, against double on sampled rows, and a row alone") 
   }
 }
 
-// Several sets of heads, groups of them, tiles and keys beyond the end, fewer units than blocks and
-// more.
 TEST_CASE("gradients in turn, against double on sampled rows") {
   if (!HasInTurn()) return;
-  for (const AttentionSize& size :
-       {AttentionSize{2, 1024, 12, 12, 64}, AttentionSize{1, 2048, 8, 2, 128},
-        AttentionSize{3, 1000, 6, 3, 64}, AttentionSize{2, 1100, 10, 1, 128},
-        AttentionSize{40, 257, 6, 6, 64}, AttentionSize{5, 64, 3, 3, 128},
-        AttentionSize{4, 3, 4, 2, 64}, AttentionSize{70, 1030, 3, 3, 64}}) {
+  for (const AttentionSize& size : kByWarpgroups) {
     Gpu gpu;
     const AttentionOps ops = MakeAttention(gpu.operands, size);
     REQUIRE(cuda::ChooseAttention(ShapesOf(ops.grad)).kernel == AttentionKernel::kInTurn);
@@ -399,19 +394,24 @@ TEST_CASE("forward alone writes no lse where none is asked for") {
   for (int64_t i = 0; i < untouched.bytes(); ++i) REQUIRE(untouched.data[i] == std::byte{0xff});
 }
 
+template <class F>
+std::string Refusal(F&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kInternal);
+    return error.what();
+  }
+  return "";
+}
+
 TEST_CASE("operands that attention by rows cannot take are refused by name") {
   if (!HasInTurn()) return;
   using Catch::Matchers::Contains;
   Gpu gpu;
   const AttentionOp<TensorView> fine = MakeAttention(gpu.operands, {2, 100, 4, 2, 64}).forward;
-  const auto message_of = [&](AttentionOp<TensorView> op) -> std::string {
-    try {
-      cuda::RowsAttention(op, *gpu.stream);
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kInternal);
-      return error.what();
-    }
-    return "";
+  const auto message_of = [&](const auto& op) {
+    return Refusal([&] { cuda::RowsAttention(op, *gpu.stream); });
   };
   AttentionOp<TensorView> op = fine;
   op.out.data += 2;
@@ -428,14 +428,8 @@ TEST_CASE("operands that the gradient in turn cannot take are refused by name") 
   if (!HasInTurn()) return;
   using Catch::Matchers::Contains;
   Gpu gpu;
-  const auto message_of = [&](const AttentionGradOp<TensorView>& op) -> std::string {
-    try {
-      cuda::InTurnAttentionGrad(op, *gpu.stream);
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kInternal);
-      return error.what();
-    }
-    return "";
+  const auto message_of = [&](const auto& op) {
+    return Refusal([&] { cuda::InTurnAttentionGrad(op, *gpu.stream); });
   };
   const AttentionGradOp<TensorView> fine = MakeAttention(gpu.operands, {2, 100, 4, 2, 64}).grad;
   AttentionGradOp<TensorView> op = fine;
@@ -460,14 +454,8 @@ TEST_CASE("operands that cuDNN cannot take are refused by name") {
   using Catch::Matchers::Contains;
   Gpu gpu;
   const AttentionOps ops = MakeAttention(gpu.operands, {2, 100, 4, 2, 64});
-  const auto message_of = [&](const AttentionGradOp<TensorView>& op) -> std::string {
-    try {
-      cuda::CudnnAttentionGrad(op, *gpu.stream);
-    } catch (const Error& error) {
-      CHECK(error.code() == ErrorCode::kInternal);
-      return error.what();
-    }
-    return "";
+  const auto message_of = [&](const auto& op) {
+    return Refusal([&] { cuda::CudnnAttentionGrad(op, *gpu.stream); });
   };
   AttentionGradOp<TensorView> op = ops.grad;
   op.out.data += 2;
