@@ -118,7 +118,7 @@ int64_t BatchLimit(const Op& op) {
   return limit;
 }
 
-// Of kernels whose products are warpgroups', and that copy tiles of `copied`.
+// Of kernels whose products are warpgroups', and that copy or store tiles of `copied`.
 template <class Op>
 std::string WhyNotWarpgroups(const Op& op, std::initializer_list<const Shape*> copied) {
   if (std::string why = WhyNotOperands(op); !why.empty()) return why;
@@ -159,12 +159,15 @@ std::string WhyNotInTurn(const AttentionGradOp<Shape>& op) {
 std::string WhyNotRows(const AttentionOp<Shape>& op) {
   if (op.in_order) return "rows in order, which have the bits of cached ones";
   if (!(op.scale > 0)) return fmt::format("a scale of {}; one above 0 is expected", op.scale);
-  return WhyNotWarpgroups(op, {&op.q, &op.k, &op.v});
+  return WhyNotWarpgroups(op, {&op.q, &op.k, &op.v, &op.out});
 }
 
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op) {
   if (op.in_order) return {AttentionKernel::kPacked, "in order: rows have the bits of cached ones"};
-  return Choose(op);
+  AttentionChoice choice = Choose(op);
+  if (choice.kernel == AttentionKernel::kCudnn && WhyNotRows(op).empty())
+    choice.kernel = AttentionKernel::kRows;
+  return choice;
 }
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op) {
   AttentionChoice choice = Choose(op);
@@ -286,7 +289,8 @@ ChunkScratch ChunkScratchOf(const AttentionGradOp<Shape>& op) {
 }
 
 int64_t AttentionBytes(const AttentionOp<Shape>& op) {
-  if (ChooseAttention(op).kernel != AttentionKernel::kCudnn) return 0;
+  const AttentionChoice choice = ChooseAttention(op);
+  if (choice.kernel == AttentionKernel::kPacked || choice.kernel == AttentionKernel::kOwn) return 0;
   return op.rows.split() ? ChunkScratchOf(op).bytes : kSlack;
 }
 

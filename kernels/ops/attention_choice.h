@@ -35,7 +35,7 @@ inline constexpr int64_t kMaxPackedDepth = 128;
 
 struct AttentionChoice {
   AttentionKernel kernel = AttentionKernel::kCudnn;
-  std::string why;  // cuDNN's refusal, in words; empty where it serves, kInTurn's included
+  std::string why;  // cuDNN's refusal, in words; empty where it serves, as with kRows and kInTurn
 };
 
 // cuDNN serves bf16 or f16 operands (every one the same) whose head dimension is a multiple of 8,
@@ -46,9 +46,9 @@ struct AttentionChoice {
 // scale is above 0, one row and windows too: it passes over keys in front of a document. It has the
 // forward of an op that is in_order, too, whose gradient is whoever's it is without. The rest,
 // and split sequences that cuDNN does not serve, is left to kOwn.
-// Of the gradients that cuDNN serves kInTurn has those of which WhyNotInTurn is silent, for it is
-// the faster one, deterministic or not (tools/bench/README.md); a GPU without it leaves them to
-// cuDNN, so scratch is enough for either.
+// Of what cuDNN serves kRows has the ops of which WhyNotRows is silent, and kInTurn the gradients
+// of which WhyNotInTurn is, deterministic or not: they are faster (tools/bench/README.md). A GPU
+// without them leaves both to cuDNN, so scratch is enough for either.
 AttentionChoice ChooseAttention(const AttentionOp<Shape>& op);
 AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 
@@ -58,7 +58,7 @@ AttentionChoice ChooseAttention(const AttentionGradOp<Shape>& op);
 std::string WhyNotInTurn(const AttentionGradOp<Shape>& op);
 
 // "" where kRows could serve an op: as kInTurn a gradient, sequences of one row included, with a
-// scale above 0. Nothing chooses it yet: no GPU has run it.
+// scale above 0.
 std::string WhyNotRows(const AttentionOp<Shape>& op);
 
 // kInTurn's scratch: f32 sums of d_q, then at these bytes what attention_turns.cuh says.

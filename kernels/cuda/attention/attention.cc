@@ -27,7 +27,8 @@ void CudaAttention(const AttentionOp<TensorView>& op, Stream& stream) {
     case cuda::AttentionKernel::kCudnn:
       return cuda::CudnnAttention(op, stream);
     case cuda::AttentionKernel::kRows:
-      return cuda::RowsAttention(op, stream);
+      return cuda::HasWarpgroups(stream) ? cuda::RowsAttention(op, stream)
+                                         : cuda::CudnnAttention(op, stream);
     case cuda::AttentionKernel::kInTurn:
       MR_CHECK(false, "attention in turn, which only gradients are");
   }

@@ -43,23 +43,30 @@ __device__ __forceinline__ uint32_t MatrixAt(uint32_t tile, int first_line, int 
   return first ^ static_cast<uint32_t>(step * 32);
 }
 
-// x * factor, of [16, D] as sums lie in a warp's lanes, on their way to 16 rows: by way of lines
-// `line` to `line` + 15 of the tile, in boxes of 64 columns `box_bytes` apart. Nobody else touches
-// these lines; once the object is there its warp does not either.
+// x * factor, of [16, D] as sums lie in a warp's lanes, to lines `line` to `line` + 15 of the tile,
+// in boxes of 64 columns `box_bytes` apart.
+template <int kDepth>
+__device__ __forceinline__ void StageRows(uint32_t tile, int box_bytes, int line,
+                                          const float (&x)[kDepth / 2], float factor) {
+#pragma unroll
+  for (int step = 0; step < kDepth / 16; ++step) {
+    uint32_t r[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
+    StoreMatrices(MatrixAt(tile + step / 4 * box_bytes, line, step % 4), r);
+  }
+}
+
+// The same on their way to 16 rows. Nobody else touches these lines; once the object is there its
+// warp does not either.
 template <int kDepth>
 class StagedRows {
  public:
   __device__ __forceinline__ StagedRows(uint32_t tile, int box_bytes, int line,
                                         const float (&x)[kDepth / 2], float factor)
       : lane_(static_cast<int>(threadIdx.x) % kWarp) {
-#pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) {
-      uint32_t r[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        r[i] = PairOfBF16(x[8 * step + 2 * i] * factor, x[8 * step + 2 * i + 1] * factor);
-      StoreMatrices(MatrixAt(tile + step / 4 * box_bytes, line, step % 4), r);
-    }
+    StageRows<kDepth>(tile, box_bytes, line, x, factor);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 16 / kAtOnce; ++i) {

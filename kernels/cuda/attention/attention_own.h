@@ -7,10 +7,11 @@
 // Packed  bf16 on tensor cores, for ops of which cuda::ChooseAttention says kPacked, or would with
 //         documents: tiles of keys that no query of a tile sees, and of queries that see no key of
 //         one, are passed over. Every operand's address must be a multiple of 16 bytes.
-// In turn A gradient on tensor cores of Hopper, where cuda::WhyNotInTurn is silent; scratch is
-//         InTurnScratch. Addresses, but for lse's, are multiples of 16 bytes. Masked scores are 0
-//         times what they meet, so that is NaN of what is not finite: it goes from a row to rows of
-//         the same 128, in heads of the same group.
+// Rows    On tensor cores of Hopper, where cuda::WhyNotRows is silent.
+// In turn A gradient there, where cuda::WhyNotInTurn is silent; scratch is InTurnScratch.
+//         Of both, addresses but for lse's are multiples of 16 bytes. Masked scores are 0 times
+//         what they meet, so that is NaN of what is not finite: it goes from a row to rows of the
+//         same 128, in a gradient of heads of the same group.
 #pragma once
 
 #include "kernels/ops/attention_ops.h"

@@ -109,6 +109,15 @@ __device__ __forceinline__ void CopyBytes(uint32_t shared, const void* from, uin
 
 // ---- to global memory, of which a thread awaits its own
 
+// A box as CopyBox has it, but for what lies beyond the tensor.
+__device__ __forceinline__ void StoreBox(const CUtensorMap& map, uint32_t shared, int x, int y,
+                                         int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];"
+      :
+      : "l"(&map), "r"(shared), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
 __device__ __forceinline__ void StoreBytes(void* to, uint32_t shared, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                :

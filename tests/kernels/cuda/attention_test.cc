@@ -166,6 +166,51 @@ TEST_CASE("attention by rows, against double on sampled rows, and a row alone") 
   }
 }
 
+// By how many powers of two scores of keys ahead of a row's own 128 exceed its largest there: over
+// sampled rows of the first head, the most.
+double MostGrowth(const AttentionGradOp<TensorView>& op) {
+  double most = -INFINITY;
+  for (int64_t row = 128; row < op.q.dim(1); row += 37) {
+    const auto largest = [&](int64_t first, int64_t end) {
+      double largest = -INFINITY;
+      for (int64_t key = first; key < end; ++key) {
+        double score = 0;
+        for (int64_t d = 0; d < op.q.dim(3); ++d)
+          score += Get(op.q, {0, row, 0, d}) * Get(op.k, {0, key, 0, d});
+        largest = std::max(largest, score);
+      }
+      return largest;
+    };
+    const int64_t own = row / 128 * 128;
+    most = std::max(most, largest(0, own) - largest(own, row + 1));
+  }
+  return most * op.scale * std::log2(std::exp(1));
+}
+
+// Rows take a tile's exponentials by the level of tiles before: further up than 2^16 they take them
+// again, and beyond 2^127 they must, or they are infinite.
+TEST_CASE("attention by rows whose scores grow on the way is that of our own kernel") {
+  if (!HasInTurn()) return;
+  for (const AttentionSize& size :
+       {AttentionSize{2, 700, 4, 2, 64}, AttentionSize{2, 700, 4, 2, 128}}) {
+    for (const float scale : {3.0f, 30.0f, 300.0f}) {
+      Gpu gpu;
+      AttentionOps own = MakeAttention(gpu.operands, size);
+      own.forward.scale = own.grad.scale = scale;
+      AttentionOps rows = Again(gpu.operands, own, size);
+      rows.forward.scale = rows.grad.scale = scale;
+      gpu.Run(TableOf(AttentionKernel::kOwn), own);
+      cuda::RowsAttention(rows.forward, *gpu.stream);
+      const AttentionGradOp<TensorView> expected = OnHost(gpu.operands, own.grad),
+                                        got = OnHost(gpu.operands, rows.grad);
+      INFO("D " << size.depth << ", scale " << scale << ", growth 2^" << MostGrowth(got));
+      CHECK(MostGrowth(got) > (scale == 3 ? 16 : 127));
+      CHECK(Difference(got.lse, expected.lse) <= 0x1p-16);
+      CHECK(Difference(got.out, expected.out) <= kFewRoundings);
+    }
+  }
+}
+
 TEST_CASE("gradients in turn, against double on sampled rows") {
   if (!HasInTurn()) return;
   for (const AttentionSize& size : kByWarpgroups) {

@@ -57,9 +57,46 @@ TEST_CASE(
   for (const Size& size :
        {Size{64, 1024, 12, 12, 64}, Size{1, 8192, 32, 8, 128}, Size{3, 65, 6, 2, 8},
         Size{2, 2, 4, 1, 256}, Size{1, 33, 1, 1, 64}, Size{3, 65, 6, 2, 8, DType::kF16}}) {
-    CHECK(cuda::ChooseAttention(Forward(size)).kernel == AttentionKernel::kCudnn);
+    const bool by_rows = size.dtype == DType::kBF16 && (size.depth == 64 || size.depth == 128);
+    const cuda::AttentionChoice choice = cuda::ChooseAttention(Forward(size));
+    CHECK(choice.kernel == (by_rows ? AttentionKernel::kRows : AttentionKernel::kCudnn));
+    CHECK(choice.why.empty());
     CHECK(Refusal(Grad(size)).empty());
   }
+}
+
+TEST_CASE("which ops are by rows, and why others may not be") {
+  const AttentionOp<Shape> fine = Forward({2, 300, 6, 2, 64});
+  for (const Size& size : {Size{1, 1, 1, 1, 64}, Size{64, 1024, 12, 12, 64},
+                           Size{1, 8192, 32, 8, 128}, Size{2, 300, 6, 2, 64}})
+    CHECK(cuda::WhyNotRows(Forward(size)).empty());
+  CHECK(cuda::ChooseAttention(Forward({1, 1, 1, 1, 64})).kernel == AttentionKernel::kOwn);
+  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 96})), Contains("heads of 96"));
+  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 64, DType::kF16})), Contains("f16 heads"));
+  const auto refused = [&](const AttentionOp<Shape>& op, const char* why, AttentionKernel kernel) {
+    CHECK_THAT(cuda::WhyNotRows(op), Contains(why));
+    CHECK(cuda::ChooseAttention(op).kernel == kernel);
+  };
+  AttentionOp<Shape> op = fine;
+  op.in_order = true;
+  refused(op, "in order", AttentionKernel::kPacked);
+  op = fine;
+  op.scale = -1;
+  refused(op, "a scale of -1", AttentionKernel::kCudnn);
+  op = fine;
+  op.window = 7;
+  refused(op, "a window", AttentionKernel::kOwn);
+  op = fine;
+  op.documents = Of(DType::kI32, {2, 300});
+  refused(op, "documents", AttentionKernel::kPacked);
+  op = fine;
+  op.out.layout.strides[2] = 128;  // tiles of it are stored
+  refused(op, "heads that follow each other", AttentionKernel::kCudnn);
+  op = fine;
+  op.k.layout.strides[0] += 8;
+  refused(op, "multiple of a row's", AttentionKernel::kCudnn);
+  // Scratch is enough for cuDNN, which has it on other GPUs.
+  CHECK(cuda::AttentionBytes(fine) == cuda::AttentionBytes(Forward({2, 300, 6, 2, 96})));
 }
 
 TEST_CASE("which gradients are in turn, and why others may not be") {
@@ -107,30 +144,6 @@ TEST_CASE("which gradients are in turn, and why others may not be") {
   CHECK(cuda::AttentionBytes(Grad({2, 30, 6, 6, 64})) ==
         cuda::InTurnScratchOf(Grad({2, 30, 6, 6, 64})).bytes);
   CHECK(cuda::AttentionBytes(fine) > scratch.bytes);
-}
-
-TEST_CASE("why attention by rows may not serve") {
-  for (const Size& size : {Size{1, 1, 1, 1, 64}, Size{64, 1024, 12, 12, 64},
-                           Size{1, 8192, 32, 8, 128}, Size{2, 300, 6, 2, 64}})
-    CHECK(cuda::WhyNotRows(Forward(size)).empty());
-  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 96})), Contains("heads of 96"));
-  CHECK_THAT(cuda::WhyNotRows(Forward({2, 300, 6, 2, 64, DType::kF16})), Contains("f16 heads"));
-  const AttentionOp<Shape> fine = Forward({2, 300, 6, 2, 64});
-  AttentionOp<Shape> op = fine;
-  op.window = 7;
-  CHECK_THAT(cuda::WhyNotRows(op), Contains("a window"));
-  op = fine;
-  op.in_order = true;
-  CHECK_THAT(cuda::WhyNotRows(op), Contains("in order"));
-  op = fine;
-  op.scale = -1;
-  CHECK_THAT(cuda::WhyNotRows(op), Contains("a scale of -1"));
-  op = fine;
-  op.k.layout.strides[2] = 128;
-  CHECK_THAT(cuda::WhyNotRows(op), Contains("heads that follow each other"));
-  op = fine;
-  op.out.layout.strides[2] = 128;  // it is not copied by tiles
-  CHECK(cuda::WhyNotRows(op).empty());
 }
 
 TEST_CASE("packed documents go to the kernels that pass over other documents, where these serve") {
