@@ -5,9 +5,9 @@
 //           step's exponentials are taken while the step before is multiplied by its values.
 // Softmax   p = 2^(score - level), scores times log2(e). A row's level is the largest score of its
 //           own tile's keys. A step's p are taken by the level of before, and await no maximum:
-//           only where one exceeds kMostGrowth does the row's level become its largest score so
-//           far, and the step's are taken again; out and sum are multiplied by 2^(old - new). Sums
-//           are of f32, before p is rounded.
+//           only where one exceeds kMostWeight, rounded, does the row's level become its largest
+//           score so far, and the step's are taken again; out and sum are multiplied by
+//           2^(old - new). Sums are of f32, before p is rounded.
 // Units     A tile of queries of a head. Those of later queries have more steps, and come first
 //           within a set of `at_once` heads, whose keys and values stay in the second cache. Blocks
 //           take them in turn, back and forth: of a set whose units are even times the blocks each
@@ -38,8 +38,8 @@ constexpr float kLog2E = 1.4426950408889634f;
 constexpr int kGroups = 2;  // warpgroups of a block that multiply, behind the one that copies
 constexpr int kQueries = kGroups * 64, kKeys = 128;
 constexpr int kRowsThreads = kWarpgroup * (1 + kGroups);
-constexpr int kTurnBarriers = 1 + kGroups;  // behind those of warpgroups
-constexpr float kMostGrowthLog2 = 16, kMostGrowth = 65536;  // bf16 of 2^16 is exact
+constexpr int kTurnBarriers = 1 + kGroups;  // 0 is the block's, the next ones the warpgroups'
+constexpr float kMostWeight = 65536;
 
 struct RowsArgs {
   AttentionArgs of;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void InitRows(RowsShared<kDepth>& s) {
   FenceNewBarriers();
 }
 
-// By one thread, which says what units the others have: they divide nothing.
+// By one thread, which says what the units are: others count them, and divide nothing.
 template <int kDepth>
 __device__ __forceinline__ void CopyTiles(RowsShared<kDepth>& s, const RowsArgs& a,
                                           const RowsMaps& maps) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void CopyTiles(RowsShared<kDepth>& s, const RowsArgs&
   }
 }
 
-// f(pair of rows: 0 or 1, step of 16 keys, register) for the registers of a p of kN keys.
+// f(which of the lane's two rows, step of 16 keys, register) for the registers of a p of kN keys.
 template <int kN, class F>
 __device__ __forceinline__ void ForEachOfP(F&& f) {
 #pragma unroll
@@ -239,9 +239,9 @@ class RowsMultiplier {
 #pragma unroll 1
     do {
       Exponentials<kKeys>(next, sums, x);
-      again = __any_sync(0xffffffffu, Most(next) > kMostGrowth) && raised == 0;
+      again = __any_sync(0xffffffffu, Most(next) > kMostWeight) && raised == 0;
       if (again) {
-        RaiseLevels(factors, x);
+        RaiseLevels(factors, next, x);
         raised = 1;
       }
       // One loop with one way out, or the compiler makes two copies of it; sums are formed in it,
@@ -305,9 +305,10 @@ class RowsMultiplier {
   __device__ __forceinline__ void GiveBack(uint64_t& empty) const {
     if (lane_ == 0) Arrive(SharedAddress(&empty));
   }
-  // Once results have left them, which is seldom awaited: a step later.
+  // Once results have left them: in the next unit, so it is seldom awaited.
   __device__ __forceinline__ void GiveQueriesBack(int tile) const {
-    WaitForReads();
+    WaitForReads();  // of the thread that stores
+    __syncwarp();
     GiveBack(s_.queries_empty[tile]);
   }
   __device__ __forceinline__ void AwaitValues() const {
@@ -371,14 +372,18 @@ class RowsMultiplier {
       for (int i = 0; i < 4; ++i)
         if (key + 8 * j + i % 2 > query + i / 2 * 8) x[4 * j + i] = -INFINITY;
   }
+  // Of what the four lanes of a row have.
+  __device__ __forceinline__ static float LargestOfRow(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+  }
   template <int kN>
   __device__ __forceinline__ static float Largest(const float (&x)[kN / 2], int row) {
     float most = -INFINITY;
 #pragma unroll
     for (int j = 0; j < kN / 8; ++j)
       most = fmaxf(most, fmaxf(x[4 * j + 2 * row], x[4 * j + 2 * row + 1]));
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-    return fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    return LargestOfRow(most);
   }
   // p of kN keys, and the lane's sums of it.
   template <int kN>
@@ -392,22 +397,25 @@ class RowsMultiplier {
       p[step][i] = PairOfBF16(a, b);
     });
   }
-  // Of the lane's.
-  __device__ __forceinline__ static float Most(const Weights& p) {
+  // The lane's largest p, of one of its rows or both (-1).
+  __device__ __forceinline__ static float Most(const Weights& p, int of = -1) {
     const auto pair = [](const uint32_t& x) { return reinterpret_cast<const __nv_bfloat162&>(x); };
-    __nv_bfloat162 most = pair(p[0][0]);
-    ForEachOfP<kKeys>([&](int, int step, int i) { most = __hmax2(most, pair(p[step][i])); });
+    __nv_bfloat162 most = pair(p[0][of == 1]);
+    ForEachOfP<kKeys>([&](int row, int step, int i) {
+      if (of == -1 || of == row) most = __hmax2(most, pair(p[step][i]));
+    });
     return fmaxf(__low2float(most), __high2float(most));
   }
-  // Of rows that have outgrown them, whatever other rows do. out is to be multiplied by factors.
-  __device__ __forceinline__ void RaiseLevels(float (&factors)[2], const float (&x)[kKeys / 2]) {
+  // Of rows that have outgrown them by p, whatever the warp's other rows do. out is to be
+  // multiplied by factors.
+  __device__ __forceinline__ void RaiseLevels(float (&factors)[2], const Weights& p,
+                                              const float (&x)[kKeys / 2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float most = Largest<kKeys>(x, half), growth = (most - levels_[half]) * scale_;
-      const bool outgrown = growth > kMostGrowthLog2;
-      factors[half] = outgrown ? Exp2(-growth) : 1;
-      if (outgrown) levels_[half] = most;
-      scaled_[half] = levels_[half] * scale_;
+      const float level = Largest<kKeys>(x, half), scaled = level * scale_;
+      const bool outgrown = LargestOfRow(Most(p, half)) > kMostWeight;
+      factors[half] = outgrown ? Exp2(scaled_[half] - scaled) : 1;
+      if (outgrown) levels_[half] = level, scaled_[half] = scaled;
       sums_[half] *= factors[half];
     }
   }
@@ -423,7 +431,7 @@ class RowsMultiplier {
   const int group_, warp_, lane_;
   const float scale_;
   uint32_t queries_ = 0;
-  float levels_[2], scaled_[2], sums_[2];  // levels of scores, not scaled, and times scale_
+  float levels_[2], scaled_[2], sums_[2];  // scaled_: levels times scale_
   StageRing tiles_, keys_, values_;
 };
 

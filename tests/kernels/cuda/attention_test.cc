@@ -14,6 +14,7 @@
 #include "kernels/cuda/attention/attention_turns.h"
 #include "kernels/cuda/views.h"
 #include "kernels/ops/attention_choice.h"
+#include "runtime/base/cuda/cuda_check.h"
 #include "runtime/base/error.h"
 #include "tests/kernels/contract/contract.h"
 #include "tests/kernels/cuda/attention_samples.h"
@@ -37,7 +38,7 @@ bool HasInTurn() {
   const CudaDevice device(0);
   const cudaDeviceProp& properties = device.properties();
   if (cuda::HasInTurn(properties.major, properties.minor)) return true;
-  WARN("skipped: no gradient of attention in turn on " << device.name());
+  WARN("skipped: no attention by warpgroups on " << device.name());
   return false;
 }
 
@@ -211,6 +212,43 @@ TEST_CASE("attention by rows whose scores grow on the way is that of our own ker
   }
 }
 
+// Rows of a warp are taken again together, where one of them has outgrown its level.
+TEST_CASE("attention by rows: the bits of rows do not depend on rows behind them") {
+  if (!HasInTurn()) return;
+  const AttentionSize size =
+      GENERATE(AttentionSize{2, 400, 3, 3, 64}, AttentionSize{1, 400, 4, 2, 128});
+  Gpu gpu;
+  const AttentionOps ops = MakeAttention(gpu.operands, size);
+  AttentionOp<TensorView> op = ops.forward;
+  op.scale = 3;
+  cuda::RowsAttention(op, *gpu.stream);
+  gpu.stream->Sync();
+  const TensorView expected = gpu.operands.OnHost(op.out);
+  for (const int64_t rows : {137, 250, 256, 390}) {
+    // Queries, keys and values behind `rows` are others.
+    AttentionOp<TensorView> changed = MakeAttention(gpu.operands, size).forward;
+    changed.scale = op.scale;
+    for (const auto& [from, to] :
+         {std::pair{op.q, changed.q}, {op.k, changed.k}, {op.v, changed.v}})
+      for (int64_t b = 0; b < size.batch; ++b)
+        MR_CUDA(cudaMemcpy2DAsync(
+            to.data + b * to.stride(0) * 2, static_cast<size_t>(to.stride(1)) * 2,
+            from.data + b * from.stride(0) * 2, static_cast<size_t>(from.stride(1)) * 2,
+            static_cast<size_t>(from.dim(2) * from.dim(3)) * 2, static_cast<size_t>(rows),
+            cudaMemcpyDeviceToDevice, AsCuda(*gpu.stream).get()));
+    cuda::RowsAttention(changed, *gpu.stream);
+    gpu.stream->Sync();
+    const TensorView got = gpu.operands.OnHost(changed.out);
+    int64_t differ_ahead = 0, differ_behind = 0;
+    ForEach(got.layout, [&](const Index& i) {
+      if (Get(got, i) != Get(expected, i)) ++(i[1] < rows ? differ_ahead : differ_behind);
+    });
+    INFO("D " << size.depth << ", " << rows << " rows are the same");
+    CHECK(differ_ahead == 0);
+    CHECK(differ_behind > 0);
+  }
+}
+
 TEST_CASE("gradients in turn, against double on sampled rows") {
   if (!HasInTurn()) return;
   for (const AttentionSize& size : kByWarpgroups) {
@@ -275,7 +313,8 @@ TEST_CASE("attention by rows has the same bits on however few multiprocessors") 
   const AttentionSize size =
       GENERATE(AttentionSize{2, 1030, 3, 3, 64}, AttentionSize{3, 1000, 6, 2, 128});
   Gpu gpu;
-  const AttentionOp<TensorView> op = MakeAttention(gpu.operands, size).forward;
+  AttentionOp<TensorView> op = MakeAttention(gpu.operands, size).forward;
+  op.scale = 3;  // scores grow on the way: see below
   cuda::RowsAttention(op, *gpu.stream);
   cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
   for (const int sms : {1, 2, 3, 7}) {
