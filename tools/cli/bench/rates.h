@@ -5,8 +5,8 @@
 //                back to back until the card is hot, and then for a second each. On a GPU these
 //                are cuBLASLt's, bf16 or f32 as the plan's are. On a host the best of five batches
 //                of 20 ms.
-//   attention    the plan's attention ops alone at their own shapes (floor.h): cuDNN's
-//                kernels where the plan chose them
+//   attention    the plan's attention ops alone at their own shapes (floor.h), by the kernels that
+//                serve them
 //   memory       bytes that the other ops read and write / what a copy reaches here
 //   wire         bytes that a rank sends / the machine's link rate; no latency
 //   step         products + attention + memory, or wire if that is more: communication may hide
