@@ -314,7 +314,7 @@ TEST_CASE("attention by rows has the same bits on however few multiprocessors") 
       GENERATE(AttentionSize{2, 1030, 3, 3, 64}, AttentionSize{3, 1000, 6, 2, 128});
   Gpu gpu;
   AttentionOp<TensorView> op = MakeAttention(gpu.operands, size).forward;
-  op.scale = 3;  // scores grow on the way: see below
+  op.scale = 3;  // scores grow on the way: see above
   cuda::RowsAttention(op, *gpu.stream);
   cuda::Launch launch = cuda::LaunchOn(*gpu.stream);
   for (const int sms : {1, 2, 3, 7}) {
